@@ -96,6 +96,13 @@ impl OutputFolder {
         }
     }
 
+    /// Returns whether a run has locked a folder. It may end, or another one begin, at any time.
+    #[must_use]
+    pub fn is_locked(path: &Path) -> bool {
+        let lock = File::open(path).map(|folder| try_lock(&folder));
+        matches!(lock, Ok(Err(std::fs::TryLockError::WouldBlock)))
+    }
+
     /// Returns whether a folder has the model of a finished run.
     #[must_use]
     pub fn has_results(folder: &Path) -> bool {

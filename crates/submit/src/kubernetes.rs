@@ -1,4 +1,5 @@
-//! [`KubernetesTarget`]: jobs as indexed Jobs of Kubernetes. The pod with index 0 leads the run, and each other pod joins it.
+//! [`KubernetesTarget`]: jobs as indexed Jobs of Kubernetes. One pod leads the run, at first that with index 0, and each other
+//! pod joins it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -26,6 +27,7 @@ mod cancel;
 mod credentials;
 mod exec;
 mod inputs;
+mod leadership;
 mod logs;
 mod manifest;
 mod pod;
@@ -43,6 +45,9 @@ mod no_connection;
 #[cfg(feature = "full")]
 mod web_socket;
 
+pub use leadership::{
+    ENDS_AFTER, LeaderRecord, LeaderState, LeaderWatch, PodRole, RENEW_EVERY, TAKEN_AFTER,
+};
 pub use pod::{KubernetesPod, PodFolders};
 
 pub(crate) use api::ApiFailure;
@@ -233,8 +238,8 @@ impl KubernetesTarget {
         let command: Vec<String> = std::iter::once("ronde".to_owned())
             .chain(words.iter().cloned())
             .collect();
-        let leader = pod_state::leader(&api.pods(placed.name).map_err(|e| api.failed(e))?);
-        if let Some(pod) = leader.filter(pod_state::is_running) {
+        let pods = api.pods(placed.name).map_err(|e| api.failed(e))?;
+        if let Some(pod) = leading_pod(api, &pods).filter(pod_state::is_running) {
             return exec::run(api, pod_state::name(&pod), &command, out);
         }
         match self.state_of(api, placed.name, false)? {
@@ -314,6 +319,21 @@ fn explained(
             pod_state::with_events(state, &events)
         }
         None => state,
+    }
+}
+
+/// Returns the pod that leads a job. Pods that may lead are asked whether they do; without an answer, it is the first one.
+fn leading_pod(api: &ClusterApi, pods: &[Value]) -> Option<Value> {
+    let candidates = pod_state::candidates(pods);
+    let leads = |pod: &&Value| {
+        let words = ["ronde", "__job", "pod-leads", POD_FOLDER].map(str::to_owned);
+        exec::run(api, pod_state::name(pod), &words, &mut std::io::sink())
+            .is_ok_and(|code| code == 0)
+    };
+    match candidates.as_slice() {
+        [] => pod_state::leader(pods),
+        [only] => Some(only.clone()),
+        several => several.iter().find(leads).or(several.first()).cloned(),
     }
 }
 

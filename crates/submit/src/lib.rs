@@ -53,7 +53,8 @@ pub use image::{ImageContents, ImageDependencies, ImageDigest};
 pub use job::{JobPlacement, PlacedHost, SubmittedJob};
 pub use job_paths::JobPaths;
 pub use kubernetes::{
-    KubernetesAccess, KubernetesPod, KubernetesSettings, KubernetesTarget, PodFolders,
+    ENDS_AFTER, KubernetesAccess, KubernetesPod, KubernetesSettings, KubernetesTarget,
+    LeaderRecord, LeaderState, LeaderWatch, PodFolders, PodRole, RENEW_EVERY, TAKEN_AFTER,
 };
 pub use local::{LocalSettings, LocalTarget};
 pub use log_reader::{LogPosition, LogReader};

@@ -5,8 +5,7 @@
 It replays the behaviour that was recorded from a control plane of version 1.36: indexed Jobs with suspension, pod failure
 policy, success policy, replacement after the end of a pod and changes of their size; pods with volumes, probes, preStop hooks
 and a time to end; logs that are followed, and commands in pods over web sockets. What a server refuses is refused here too.
-Pods run in mount and process namespaces, so it needs root. Each pod has an address of the loopback network, and the names of
-the headless Service are in its hosts file.
+Pods run in mount and process namespaces, so it needs root. Each pod has an address of the loopback network.
 
 It writes `config` (a kubeconfig) and, at each change, `state.json` to the folder, evicts a pod when there is a file
 `evict-NAME`, and ends when its standard input does. While there is a file `fault-METHOD-KIND`, such as `fault-PATCH-jobs`,
@@ -49,12 +48,11 @@ PROCESSORS = 16
 BACKOFF_S = 0.5
 INDEX = "batch.kubernetes.io/job-completion-index"
 JOB_NAME = "batch.kubernetes.io/job-name"
-KINDS = {"jobs": "Job", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap", "services": "Service",
+KINDS = {"jobs": "Job", "pods": "Pod", "secrets": "Secret", "configmaps": "ConfigMap",
          "events": "Event"}
 REVIEWS = "selfsubjectaccessreviews"
 KILLED = b"unshare: sigprocmask unblock failed: Invalid argument"
 LABEL = re.compile(r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
-SERVICE_LABEL = re.compile(r"^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$")
 
 try:
     import kubernetes_validate
@@ -79,7 +77,7 @@ def now():
 def check(kind, new):
     """Refuses what the validation of a server refuses."""
     name = new["metadata"].get("name", "")
-    if not (SERVICE_LABEL if kind == "services" else LABEL).match(name):
+    if not LABEL.match(name):
         raise invalid(f"metadata.name: Invalid value: {name!r}")
     if kubernetes_validate:
         try:
@@ -206,7 +204,6 @@ class Process:
             source = self.volume(mount["name"])
             at = mount["mountPath"]
             script += [f"mkdir -p {at}", f"mount --bind {source} {at}"]
-        script.append(f"mount --bind {FOLDER}/hosts /etc/hosts")
         self.script = self.folder / "start.sh"
         self.script.write_text("\n".join([*script, 'cd /tmp', 'exec env -i "$@"']) + "\n")
         words = [f"{name}={value}" for name, value in self.variables.items()]
@@ -329,7 +326,6 @@ class Cluster:
         self.lost = set()
         self.addresses = 0
         self.not_before = {}
-        (FOLDER / "hosts").write_text("127.0.0.1 localhost\n")
 
     def find(self, kind, name):
         with self.lock:
@@ -451,15 +447,6 @@ class Cluster:
         address = f"127.{os.getpid() % 200 + 20}.{number // 250}.{number % 250 + 1}"
         pod["status"]["podIP"] = address
         name = pod["metadata"]["name"]
-        domain = pod["spec"].get("subdomain")
-        if domain and domain in self.objects["services"]:
-            host = pod["spec"]["hostname"]
-            lines = (FOLDER / "hosts").read_text().splitlines()
-            lines = [line for line in lines if not line.endswith(f" {host}.{domain}")]
-            # The same file, which is mounted in all pods.
-            with (FOLDER / "hosts").open("r+") as file:
-                file.truncate()
-                file.write("\n".join([*lines, f"{address} {host}.{domain}"]) + "\n")
         self.processes[name] = Process(self, pod)
         pod["status"]["phase"] = "Running"
         pod["status"]["containerStatuses"] = [{"name": "ronde", "state": {"running": {"startedAt": now()}}}]
@@ -546,7 +533,7 @@ class Cluster:
             if pod["status"]["phase"] == "Succeeded":
                 status.setdefault("indexes", []).append(index)
                 rules = spec.get("successPolicy", {}).get("rules", [])
-                if any(str(index) in rule["succeededIndexes"].split(",") for rule in rules):
+                if any(len(status["indexes"]) >= rule["succeededCount"] for rule in rules):
                     set_condition(job, "SuccessCriteriaMet", "SuccessPolicy")
                 continue
             code = pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ronde_submit::{
-    HostFacts, JobPaths, LogPosition, LogRequest, ProcessFolder, ProcessGuard, StartOrder,
-    SubmitError,
+    HostFacts, JobPaths, KubernetesPod, LogPosition, LogRequest, ProcessFolder, ProcessGuard,
+    StartOrder, SubmitError,
 };
 
 use super::console::print;
@@ -82,6 +82,11 @@ enum JobProcessAction {
         #[arg(long)]
         ready: bool,
         /// The folder of the job.
+        folder: PathBuf,
+    },
+    /// Report whether this pod leads its job, by the exit code.
+    PodLeads {
+        /// The folder of this pod.
         folder: PathBuf,
     },
     /// End the process of this pod after a last checkpoint, so that no pod replaces it.
@@ -163,6 +168,10 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
         JobProcessAction::Ray(arguments) => ray_job::lead(arguments, execute),
         JobProcessAction::Pod(arguments) => kubernetes_pod::run(arguments, execute),
         JobProcessAction::PodProbe { ready, folder } => Ok(kubernetes_pod::probe(folder, *ready)),
+        JobProcessAction::PodLeads { folder } => Ok(match KubernetesPod::leads(folder) {
+            true => exit::DONE,
+            false => exit::GAVE_UP,
+        }),
         JobProcessAction::PodCancel { grace, folder } => kubernetes_pod::cancel(folder, *grace),
         JobProcessAction::Hold { seconds } => Ok(kubernetes_pod::hold(*seconds)),
         JobProcessAction::RankLog {

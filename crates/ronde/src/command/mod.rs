@@ -37,6 +37,7 @@ mod model_names;
 pub(crate) mod open;
 mod pasted;
 pub(crate) mod plan;
+mod pod_leader;
 pub(crate) mod predict;
 mod preemption;
 mod progress_output;

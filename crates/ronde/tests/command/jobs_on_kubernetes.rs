@@ -184,10 +184,7 @@ fn a_job_on_kubernetes_has_the_bits_of_a_run_and_is_fetched_and_removed() {
         let state = cluster.state();
         let is_empty = |kind: &str| state[kind].as_array().unwrap().is_empty();
         let secrets = state["secrets"].as_array().unwrap();
-        ["jobs", "pods", "configmaps", "services"]
-            .into_iter()
-            .all(is_empty)
-            && secrets.len() == 1
+        ["jobs", "pods", "configmaps"].into_iter().all(is_empty) && secrets.len() == 1
     });
     // Its results stay in the volume, and a new job of its name is not taken for its continuation.
     let again = ["-n", "1", "--name", "short", "--set", "train.epochs=1"];
@@ -347,7 +344,7 @@ fn the_documents_of_a_job_are_printed_without_its_secrets() {
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["kind"].take())
         .collect();
-    assert_eq!(kinds, ["Job", "Secret", "ConfigMap", "Service"]);
+    assert_eq!(kinds, ["Job", "Secret", "ConfigMap"]);
     let yaml = documents("yaml");
     assert!(yaml.starts_with("apiVersion: "), "{yaml}");
     assert_eq!(yaml.matches("\n---\n").count(), 3, "{yaml}");
@@ -434,6 +431,36 @@ fn output_is_followed_over_failures_of_the_server_and_renewed_credentials() {
         assert_eq!(ended.stderr.matches("status 503").count(), 1, "{ended:#?}");
     }
     assert_eq!(launcher.code, 0, "{launcher:#?}");
+}
+
+#[test]
+fn another_pod_leads_when_the_node_of_the_leader_is_lost() {
+    let Some(cluster) = TestCluster::new() else {
+        return;
+    };
+    let saved = ["--set", "checkpoint.every_steps=20"];
+    let long = [&["-n", "3", "--name", "long"], &LONG[..], &saved].concat();
+    cluster.submit("", &long).expect(0, &[]);
+    cluster.events("long", "checkpoint_saved", 1);
+    // The processes of the pod are dead, and the server sees it as it was.
+    let first = cluster.pod("0");
+    let name = first["name"].as_str().unwrap();
+    std::fs::write(cluster.path(&format!("cluster/lose-{name}")), "").unwrap();
+    cluster.events("long", "checkpoint_loaded", 1);
+    until("two workers train", || {
+        let status = cluster.ronde(&["status", "long"]);
+        status.stdout.contains("2 of 3 workers")
+    });
+    let jobs = cluster.ronde(&["jobs"]).expect(0, &[]);
+    assert!(jobs.stdout.contains("running"), "{jobs:#?}");
+    let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
+    let words = "this pod leads the job now";
+    assert!(logs.stdout.contains(words), "{logs:#?}");
+    cluster
+        .ronde(&["cancel", "long"])
+        .expect(0, &["job long: cancelled"]);
+    let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
+    assert!(logs.stdout.contains("checkpoint saved"), "{logs:#?}");
 }
 
 #[test]

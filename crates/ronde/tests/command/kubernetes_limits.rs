@@ -9,7 +9,7 @@ use crate::jobs_on_kubernetes::{LONG, TestCluster};
 use crate::support::until;
 
 /// What `ronde` uses: the list of `docs/jobs.md`.
-const RIGHTS: [&str; 14] = [
+const RIGHTS: [&str; 13] = [
     "create jobs",
     "get jobs",
     "list jobs",
@@ -17,7 +17,6 @@ const RIGHTS: [&str; 14] = [
     "delete jobs",
     "create secrets",
     "create configmaps",
-    "create services",
     "list pods",
     "delete pods",
     "get pods/log",

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::api::{ApiFailure, ClusterApi};
 use super::manifest::grace_of_pods;
-use super::{ASK_EVERY, KubernetesSettings, POD_FOLDER, exec, pod_state};
+use super::{ASK_EVERY, KubernetesSettings, POD_FOLDER, exec, leading_pod, pod_state};
 use crate::clock;
 use crate::error::SubmitError;
 
@@ -70,7 +70,7 @@ impl JobCancellation<'_> {
     /// is deleted with this time to end, and the Job is suspended, which without the right to delete pods has the same effect with the
     /// time that the target allows: the launcher gets SIGTERM. Returns whether the job has ended by itself.
     fn end_gracefully(&self, grace: Duration) -> Result<bool, SubmitError> {
-        let Some(pod) = pod_state::leader(&self.pods()?).filter(pod_state::is_running) else {
+        let Some(pod) = leading_pod(self.api, &self.pods()?).filter(pod_state::is_running) else {
             return Ok(false);
         };
         let pod = pod_state::name(&pod);

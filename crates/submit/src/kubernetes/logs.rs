@@ -1,4 +1,4 @@
-//! The output of the launcher of a job: of all pods with index 0, one after another.
+//! The output of the launcher of a job: of all pods that have led it, one after another.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::api::{ApiFailure, ClusterApi};
 use super::manifest::CONTAINER;
-use super::{ASK_EVERY, pod_state};
+use super::{ASK_EVERY, leading_pod, pod_state};
 use crate::clock;
 use crate::error::SubmitError;
 use crate::interruptions::Interruptions;
@@ -64,7 +64,19 @@ fn copy_new(
     out: &mut dyn Write,
 ) -> Result<(), SubmitError> {
     let pods = api.pods(job).map_err(|failure| api.failed(failure))?;
-    for pod in pod_state::leaders(&pods) {
+    let leading = leading_pod(api, &pods);
+    let leading = leading.as_ref().map(pod_state::name);
+    let is_shown = |pod: &Value| leading == Some(pod_state::name(pod));
+    let mut leaders = pod_state::leaders(&pods);
+    // The index is another one when a pod has replaced a leader.
+    leaders.extend(pod_state::later_leaders(&pods));
+    leaders.extend(pods.iter().filter(|pod| is_shown(pod)).cloned());
+    leaders.dedup_by_key(|pod| pod_state::name(pod).to_owned());
+    for pod in leaders
+        .into_iter()
+        .filter(|pod| !pod_state::is_on_lost_node(pod))
+    {
+        let follow = follow && is_shown(&pod);
         // A request that is sent after the end of the pod returns all of its output. One that was sent before may end
         // earlier: servers and proxies close connections.
         let has_ended = pod_state::is_over(&pod);

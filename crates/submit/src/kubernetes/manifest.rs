@@ -1,5 +1,5 @@
-//! [`JobManifest`]: the documents of a job: an indexed Job, a headless Service, a ConfigMap with the run file and a Secret
-//! with the job's credentials. Pure: documents are values.
+//! [`JobManifest`]: the documents of a job: an indexed Job, a ConfigMap with the run file and a Secret with the job's
+//! credentials. Pure: documents are values.
 
 use std::path::{Path, PathBuf};
 
@@ -51,6 +51,7 @@ pub(super) struct JobManifest<'a> {
     output: Option<String>,
     pods: u32,
     slots: u32,
+    is_elastic: bool,
     inputs: PodInputs,
     command: ProcessCommand,
     resources: JobResources,
@@ -111,6 +112,7 @@ impl<'a> JobManifest<'a> {
             output: request.output.clone(),
             pods,
             slots,
+            is_elastic: request.is_elastic,
             inputs,
             command: ProcessCommand {
                 arguments: words,
@@ -185,8 +187,8 @@ impl<'a> JobManifest<'a> {
                     codes("Ignore", &[DRAINED_CODE]),
                     codes("FailJob", &FINAL_CODES),
                 ] },
-                // The launcher ends when the run does.
-                "successPolicy": { "rules": [{ "succeededIndexes": "0" }] },
+                // The launcher ends when the run does; any pod may lead.
+                "successPolicy": { "rules": [{ "succeededCount": 1 }] },
                 "template": {
                     "metadata": { "labels": labels(&self.name) },
                     "spec": self.pod(),
@@ -200,7 +202,6 @@ impl<'a> JobManifest<'a> {
         let limit = grace_of_pods(self.settings);
         let mut pod = json!({
             "restartPolicy": "Never",
-            "subdomain": self.name,
             "terminationGracePeriodSeconds": limit,
             "enableServiceLinks": false,
             "automountServiceAccountToken": self.settings.service_account.is_some(),
@@ -230,19 +231,16 @@ impl<'a> JobManifest<'a> {
     fn container(&self, grace: u32) -> Value {
         let folder = self.folder().display().to_string();
         let port = self.settings.port.unwrap_or(PORT);
-        let leader = format!("{}-0.{}:{port}", self.name, self.name);
-        let slots = self.slots.to_string();
-        let mut command = vec![
-            "ronde",
-            "__job",
-            "pod",
-            "--slots",
-            &slots,
-            "--leader",
-            &leader,
-            "--results",
-            &folder,
-        ];
+        let (slots, pods, port_word) = (
+            self.slots.to_string(),
+            self.pods.to_string(),
+            port.to_string(),
+        );
+        let mut command = vec!["ronde", "__job", "pod", "--slots", &slots, "--pods", &pods];
+        command.extend(["--results", &folder]);
+        if self.is_elastic {
+            command.extend(["--port", &port_word]);
+        }
         if let Some(address) = &self.output {
             command.extend(["--store", address]);
         }
@@ -320,7 +318,7 @@ impl<'a> JobManifest<'a> {
         &self,
         secrets: &PodCredentials,
         owner: &Value,
-    ) -> [(&'static str, Value); 3] {
+    ) -> [(&'static str, Value); 2] {
         let texts = secrets
             .files()
             .map(|(file, text)| (file.to_owned(), Value::from(text)));
@@ -332,9 +330,8 @@ impl<'a> JobManifest<'a> {
         parts
     }
 
-    fn documents(&self, secret: Value) -> [(&'static str, Value); 3] {
+    fn documents(&self, secret: Value) -> [(&'static str, Value); 2] {
         let (texts, bytes) = self.inputs.data(COMMAND_FILE, &self.command_text());
-        let port = self.settings.port.unwrap_or(PORT);
         [
             (
                 "secrets",
@@ -348,19 +345,6 @@ impl<'a> JobManifest<'a> {
                 json!({
                     "apiVersion": "v1", "kind": "ConfigMap", "metadata": self.metadata(),
                     "data": texts, "binaryData": bytes,
-                }),
-            ),
-            (
-                "services",
-                json!({
-                    "apiVersion": "v1", "kind": "Service", "metadata": self.metadata(),
-                    "spec": {
-                        "clusterIP": "None",
-                        // Agents look for the launcher before it is ready.
-                        "publishNotReadyAddresses": true,
-                        "selector": { "batch.kubernetes.io/job-name": self.name },
-                        "ports": [{ "name": "coordinator", "port": port }],
-                    },
                 }),
             ),
         ]

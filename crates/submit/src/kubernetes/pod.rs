@@ -1,5 +1,5 @@
-//! [`KubernetesPod`]: what `ronde` does in a pod of a job: it leads the run in the pod with index 0, and joins it in each
-//! other one.
+//! [`KubernetesPod`]: what `ronde` does in a pod of a job: it leads the run in one of them, at first that with index 0, and
+//! joins it in each other one.
 
 use std::path::{Path, PathBuf};
 
@@ -22,6 +22,8 @@ pub(super) const SECRET_FOLDER: &str = "/run/ronde/credentials";
 pub(super) const COMMAND_FILE: &str = "command.json";
 /// Exists in the folder of a pod whose job was cancelled.
 const CANCELLED_FILE: &str = "cancelled.json";
+/// Exists in the folder of the pod that leads its job.
+const LEADS_FILE: &str = "leads.json";
 /// The exit code of a cancelled launcher, which ends the Job.
 pub(super) const CANCELLED_CODE: i32 = 130;
 
@@ -61,9 +63,9 @@ pub struct KubernetesPod {
     pub paths: JobPaths,
 }
 
-/// The note that a job was cancelled.
+/// A file whose existence says something.
 #[derive(Debug, Serialize, Deserialize)]
-struct Cancelled {}
+struct Note {}
 
 impl KubernetesPod {
     /// Returns the folder of the process of this pod.
@@ -101,6 +103,26 @@ impl KubernetesPod {
         }
     }
 
+    /// Returns the address of a coordinator in this pod.
+    #[must_use]
+    pub fn coordinator(&self, port: u16) -> String {
+        format!("{}:{port}", self.bracketed())
+    }
+
+    /// Notes in the folder of this pod that it leads the job.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn mark_leading(&self) -> Result<(), SubmitError> {
+        crate::copying::publish_json(&self.folders.pod.join(LEADS_FILE), &Note {})
+    }
+
+    /// Returns whether the pod with this folder leads its job.
+    #[must_use]
+    pub fn leads(folder: &Path) -> bool {
+        folder.join(LEADS_FILE).exists()
+    }
+
     /// Returns the words of the agent in this pod. Its output of ranks is kept in the folder of the job.
     #[must_use]
     pub fn agent(&self, leader: &str, slots: u32, drain_on: &[String]) -> Vec<String> {
@@ -127,7 +149,7 @@ impl KubernetesPod {
     /// # Errors
     /// The folder cannot be written.
     pub fn mark_cancelled(folder: &Path) -> Result<(), SubmitError> {
-        crate::copying::publish_json(&folder.join(CANCELLED_FILE), &Cancelled {})
+        crate::copying::publish_json(&folder.join(CANCELLED_FILE), &Note {})
     }
 }
 

@@ -6,6 +6,8 @@ use crate::state::JobState;
 
 /// The annotation with the index of a pod.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// The exit codes of pods that were drained or killed, after which the run goes on.
+const LEFT_CODES: [i64; 2] = [143, 137];
 /// The annotation of a Job that was cancelled and is suspended.
 pub(super) const CANCELLED: &str = "ronde/cancelled";
 
@@ -34,6 +36,43 @@ pub(super) fn leaders(pods: &[Value]) -> Vec<Value> {
 /// Returns the newest pod with index 0.
 pub(super) fn leader(pods: &[Value]) -> Option<Value> {
     leaders(pods).pop()
+}
+
+/// Returns the pods of further indexes that have led the job: they have ended with an exit code of the run.
+pub(super) fn later_leaders(pods: &[Value]) -> Vec<Value> {
+    let has_led = |pod: &&Value| {
+        pod["metadata"]["annotations"][INDEX] != "0"
+            && container_code(pod).is_some_and(|code| !LEFT_CODES.contains(&code))
+    };
+    pods.iter().filter(has_led).cloned().collect()
+}
+
+/// Returns the exit code of the container of a pod that has ended.
+fn container_code(pod: &Value) -> Option<i64> {
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"].as_i64()
+}
+
+/// Returns the pod whose end is that of the run, or else the newest one with index 0.
+fn decisive(pods: &[Value]) -> Option<Value> {
+    later_leaders(pods).pop().or_else(|| leader(pods))
+}
+
+/// Returns the pods that may lead: those that run on nodes that answer, in the order of their indexes.
+pub(super) fn candidates(pods: &[Value]) -> Vec<Value> {
+    let runs = |pod: &&Value| is_running(pod) && !is_on_lost_node(pod);
+    let mut running: Vec<Value> = pods.iter().filter(runs).cloned().collect();
+    running.sort_by_key(|pod| {
+        let index = pod["metadata"]["annotations"][INDEX].as_str();
+        index.and_then(|index| index.parse::<u32>().ok())
+    });
+    running
+}
+
+/// Returns whether Kubernetes removes a pod because its node does not answer, which takes until the node is back.
+pub(super) fn is_on_lost_node(pod: &Value) -> bool {
+    let disrupted = condition(pod, "DisruptionTarget");
+    !pod["metadata"]["deletionTimestamp"].is_null()
+        && disrupted.is_some_and(|found| found["reason"] == "DeletionByTaintManager")
 }
 
 /// Returns whether the container of a pod runs.
@@ -102,14 +141,31 @@ pub(super) fn job_state(job: Option<&Value>, pods: &[Value], is_cancelled: bool)
         };
     }
     let is_suspended = job["spec"]["suspend"] == true;
+    let lost = pods
+        .iter()
+        .find(|pod| is_running(pod) && is_on_lost_node(pod));
     match leader(pods) {
         _ if is_suspended && (is_cancelled || is_cancelled_here(job)) => JobState::Cancelled,
         _ if is_suspended => queued("suspended"),
-        Some(pod) if is_running(&pod) => JobState::RUNNING,
+        _ if !candidates(pods).is_empty() => JobState::Running {
+            problem: lost.map(on_lost_node),
+        },
+        Some(pod) if is_running(&pod) => JobState::Running {
+            problem: Some(on_lost_node(&pod)),
+        },
         Some(pod) if is_over(&pod) => queued("its first pod is replaced"),
         Some(pod) => queued(&reason(&pod)),
         None => queued("its pods are created"),
     }
+}
+
+/// Returns what is wrong with a pod on a lost node.
+fn on_lost_node(pod: &Value) -> String {
+    let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+    format!(
+        "node {node} of pod {} does not answer; Kubernetes replaces the pod when the node is back or removed",
+        name(pod)
+    )
 }
 
 fn queued(reason: &str) -> JobState {
@@ -126,6 +182,7 @@ pub(super) fn waiting_object(
 ) -> Option<(&'static str, String)> {
     let job = job.filter(|job| !is_finished(job) && job["spec"]["suspend"] != true)?;
     match leader(pods) {
+        _ if !candidates(pods).is_empty() => None,
         None => Some(("Job", name(job).to_owned())),
         Some(pod) if is_running(&pod) || is_over(&pod) => None,
         Some(pod) if has_message(&pod) => None,
@@ -179,9 +236,9 @@ pub(super) fn reason(pod: &Value) -> String {
     }
 }
 
-/// Returns the last error in the output of the first pod, as far as its status has it, or else the last line.
+/// Returns the last error in the output of the pod that led, as far as its status has it, or else the last line.
 fn last_words(pods: &[Value]) -> Option<String> {
-    let pod = leader(pods)?;
+    let pod = decisive(pods)?;
     let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
     let mut lines = ended["message"].as_str()?.lines().rev();
     let mut lines_again = lines.clone();
@@ -190,12 +247,9 @@ fn last_words(pods: &[Value]) -> Option<String> {
     error.or_else(last).map(str::to_owned)
 }
 
-/// Returns the exit code that made a Job fail: the one that the server reports, or that of its first pod.
+/// Returns the exit code that made a Job fail: the one that the server reports, or that of the pod that led.
 fn exit_code(job: &Value, pods: &[Value]) -> Option<i32> {
-    let of_pod = leader(pods).and_then(|pod| {
-        let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
-        ended["exitCode"].as_i64()
-    });
+    let of_pod = decisive(pods).and_then(|pod| container_code(&pod));
     let reported = || {
         let failed = condition(job, "Failed").or_else(|| condition(job, "FailureTarget"));
         let message = failed?["message"].as_str()?;

@@ -4,14 +4,13 @@ use super::api::{ApiFailure, ClusterApi};
 use crate::error::SubmitError;
 
 /// The rights without which a job cannot be created, or not be removed again: a verb and a kind.
-const NEEDED: [(&str, &str); 7] = [
+const NEEDED: [(&str, &str); 6] = [
     ("create", "jobs"),
     ("get", "jobs"),
     ("patch", "jobs"),
     ("delete", "jobs"),
     ("create", "secrets"),
     ("create", "configmaps"),
-    ("create", "services"),
 ];
 
 /// Refuses to submit without the rights that it needs. A server that does not let its users ask is not asked further: what it

@@ -51,7 +51,7 @@ def check_kubernetes(ronde, folder):
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     documents = list(yaml.safe_load_all(done.stdout))
-    assert [document["kind"] for document in documents] == ["Job", "Secret", "ConfigMap", "Service"], documents
+    assert [document["kind"] for document in documents] == ["Job", "Secret", "ConfigMap"], documents
     for document in documents:
         for version in ["1.33", "1.36"]:
             kubernetes_validate.validate(document, version, strict=True)
