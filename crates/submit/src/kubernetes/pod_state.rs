@@ -335,6 +335,55 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_pod_on_a_lost_node_does_not_lead_and_its_node_is_named() {
+        let job = json!({ "spec": { "suspend": false }, "status": {} });
+        let running = || json!({ "phase": "Running" });
+        let mut lost = pod(
+            "a",
+            "0",
+            "t",
+            json!({
+                "phase": "Running",
+                "conditions": [{ "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager" }],
+            }),
+        );
+        lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:05:30Z".into();
+        lost["spec"] = json!({ "nodeName": "n1" });
+        let state = |pods: &[Value]| job_state(Some(&job), pods, false).to_string();
+        let named = "running (node n1 of pod a does not answer; Kubernetes replaces the pod when the node is back or removed)";
+        assert_eq!(state(&[lost.clone()]), named);
+        let others = [
+            pod("c", "10", "t", running()),
+            lost,
+            pod("b", "2", "t", running()),
+        ];
+        assert_eq!(state(&others), named);
+        let led = candidates(&others);
+        let names: Vec<&str> = led.iter().map(name).collect();
+        assert_eq!(names, ["b", "c"]);
+    }
+
+    #[test]
+    fn a_pod_of_another_index_that_has_led_decides_how_the_job_ended() {
+        let message = |mut status: Value| {
+            status["containerStatuses"][0]["state"]["terminated"]["message"] = "error: x".into();
+            status
+        };
+        let pods = [
+            pod("a", "0", "t", ended(143)),
+            pod("b", "1", "t", message(ended(3))),
+            pod("c", "2", "t", ended(137)),
+        ];
+        let names: Vec<String> = later_leaders(&pods)
+            .iter()
+            .map(|pod| name(pod).to_owned())
+            .collect();
+        assert_eq!(names, ["b"]);
+        let state = job_state(Some(&over("Failed", "")), &pods, false);
+        assert_eq!(state.to_string(), "failed (exit code 3): x");
+    }
+
     /// Returns a Job with a condition.
     fn over(kind: &str, message: &str) -> Value {
         json!({ "spec": {}, "status": { "conditions": [
