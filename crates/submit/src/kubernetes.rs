@@ -322,19 +322,20 @@ fn explained(
     }
 }
 
-/// Returns the pod that leads a job. Pods that may lead are asked whether they do; without an answer, it is the first one.
+/// Returns the pod that leads a job: of several that may lead, the one that says so; else the newest one with index 0, which
+/// need not run.
 fn leading_pod(api: &ClusterApi, pods: &[Value]) -> Option<Value> {
+    let first = pod_state::leader(pods);
     let candidates = pod_state::candidates(pods);
-    let leads = |pod: &&Value| {
-        let words = ["ronde", "__job", "pod-leads", POD_FOLDER].map(str::to_owned);
-        exec::run(api, pod_state::name(pod), &words, &mut std::io::sink())
-            .is_ok_and(|code| code == 0)
-    };
-    match candidates.as_slice() {
-        [] => pod_state::leader(pods),
-        [only] => Some(only.clone()),
-        several => several.iter().find(leads).or(several.first()).cloned(),
+    if first.as_ref().is_some_and(|first| candidates == [first.clone()]) {
+        return first;
     }
+    let words = ["ronde", "__job", "pod-leads", POD_FOLDER].map(str::to_owned);
+    let leads = |pod: &Value| {
+        let ran = exec::run(api, pod_state::name(pod), &words, &mut std::io::sink());
+        ran.is_ok_and(|code| code == 0)
+    };
+    candidates.into_iter().find(leads).or(first)
 }
 
 /// Returns the words that print the output of a rank in a pod.

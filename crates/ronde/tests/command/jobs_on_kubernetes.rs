@@ -347,7 +347,7 @@ fn the_documents_of_a_job_are_printed_without_its_secrets() {
     assert_eq!(kinds, ["Job", "Secret", "ConfigMap"]);
     let yaml = documents("yaml");
     assert!(yaml.starts_with("apiVersion: "), "{yaml}");
-    assert_eq!(yaml.matches("\n---\n").count(), 3, "{yaml}");
+    assert_eq!(yaml.matches("\n---\n").count(), 2, "{yaml}");
     cluster
         .submit("", &[&run[..], &["-o", "yaml"]].concat())
         .expect(2, &["--dry-run"]);

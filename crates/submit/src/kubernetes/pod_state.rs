@@ -351,7 +351,7 @@ mod tests {
         lost["metadata"]["deletionTimestamp"] = "2026-01-01T00:05:30Z".into();
         lost["spec"] = json!({ "nodeName": "n1" });
         let state = |pods: &[Value]| job_state(Some(&job), pods, false).to_string();
-        let named = "running (node n1 of pod a does not answer; Kubernetes replaces the pod when the node is back or removed)";
+        let named = "running: node n1 of pod a does not answer; Kubernetes replaces the pod when the node is back or removed";
         assert_eq!(state(&[lost.clone()]), named);
         let others = [
             pod("c", "10", "t", running()),
