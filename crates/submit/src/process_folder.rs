@@ -298,6 +298,27 @@ impl ProcessFolder {
         Ok(session::kill(&process) == 0)
     }
 
+    /// Removes the lock of a process that is lost, which its file system may keep. The next process makes a new one.
+    ///
+    /// # Errors
+    /// The file cannot be removed.
+    pub(crate) fn replace_lock(&self) -> Result<(), SubmitError> {
+        remove_if_exists(&self.path.join(LOCK_FILE))
+    }
+
+    /// Writes the end of a process that is lost and cannot write it, unless there is one.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn record_end(&self, code: i32, reason: &str) -> Result<(), SubmitError> {
+        let record = ExitRecord {
+            code,
+            at_ms: clock::unix_ms(),
+            reason: Some(reason.chars().take(REASON_MAX).collect()),
+        };
+        copying::publish_new_json(&self.path.join(EXIT_FILE), &record).map(|_| ())
+    }
+
     /// Returns the last lines of the output, for a message.
     #[must_use]
     pub fn last_output(&self) -> String {

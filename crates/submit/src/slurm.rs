@@ -7,8 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
-use crate::copying::publish_json;
 use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::fetching;
@@ -23,7 +21,10 @@ use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
 
 mod allocation;
+mod cancelling;
 mod client;
+mod heartbeat;
+mod lost_launcher;
 mod queue;
 mod script;
 mod sending;
@@ -39,8 +40,6 @@ pub(crate) const ADDRESS_WORD: &str = "{address}";
 pub(crate) const CANCELLED_FILE: &str = "cancelled.json";
 /// The file with the batch script.
 const SCRIPT_FILE: &str = "job.sh";
-/// Time limit for the scheduler to end a job that it was told to end.
-const END_MAX: Duration = Duration::from_secs(90);
 
 /// Settings of a target of Slurm.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -322,20 +321,20 @@ impl Target for SlurmTarget {
 
     fn states(&self, jobs: &[(&SubmittedJob, bool)]) -> Option<Vec<JobState>> {
         let placed: Vec<_> = jobs.iter().map(|(job, _)| placed(job)).collect();
-        let ids = placed.iter().flatten().map(|(id, _)| id.as_str());
-        let listed = queue::lines(&ids.collect::<Vec<_>>());
+        let requests = jobs.iter().zip(&placed);
+        let requests: Vec<_> = requests
+            .filter_map(|((_, is_cancelled), placed)| {
+                let (id, paths) = placed.as_ref()?;
+                Some((id.as_str(), paths, *is_cancelled))
+            })
+            .collect();
+        let mut answers = queue::states(&requests).into_iter();
         let states = jobs
             .iter()
             .zip(&placed)
-            .map(|((job, is_cancelled), placed)| {
-                let Some((id, paths)) = placed else {
-                    return state_before_placement(job, *is_cancelled);
-                };
-                let state = match &listed {
-                    Ok(lines) => queue::state_in(lines, id, paths, *is_cancelled),
-                    Err(error) => return JobState::unknown(error),
-                };
-                state.unwrap_or_else(|error| JobState::unknown(&error))
+            .map(|((job, is_cancelled), placed)| match placed {
+                Some(_) => answers.next().unwrap_or(JobState::Lost),
+                None => state_before_placement(job, *is_cancelled),
             });
         Some(states.collect())
     }
@@ -356,36 +355,15 @@ impl Target for SlurmTarget {
         run_command(&paths_of(job)?, words)
     }
 
-    fn cancel(&self, job: &SubmittedJob, grace: Duration, _: fn(&str)) -> Result<(), SubmitError> {
-        let Some((id, paths)) = placed(job) else {
-            return Ok(());
-        };
-        // Before the signal, after which the launcher looks for it.
-        publish_json(&paths.folder().join(CANCELLED_FILE), &clock::unix_ms())?;
-        let is_over = || queue::state(&id, &paths, true).is_ok_and(|state| state.is_over());
-        if is_over() {
-            return Ok(());
-        }
-        let is_running = matches!(
-            queue::state(&id, &paths, true),
-            Ok(JobState::Running { .. })
-        );
-        if is_running && !grace.is_zero() {
-            call("scancel", &["--batch", "--signal=TERM", &id])?;
-            clock::wait_until(grace, is_over);
-        }
-        if !is_over() {
-            call("scancel", &[&id])?;
-        }
-        match clock::wait_until(END_MAX, is_over) {
-            true => Ok(()),
-            false => Err(SubmitError::Program {
-                program: "scancel".to_owned(),
-                problem: format!(
-                    "Slurm job {id} has not ended within {} s",
-                    END_MAX.as_secs()
-                ),
-            }),
+    fn cancel(
+        &self,
+        job: &SubmittedJob,
+        grace: Duration,
+        report: fn(&str),
+    ) -> Result<(), SubmitError> {
+        match placed(job) {
+            Some((id, paths)) => cancelling::cancel(&id, &paths, grace, report),
+            None => Ok(()),
         }
     }
 

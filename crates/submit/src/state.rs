@@ -20,7 +20,7 @@ pub enum JobState {
     },
     /// Its launcher runs.
     Running {
-        /// Why it cannot store its output.
+        /// Why it cannot store its output, or does not respond.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         problem: Option<String>,
     },

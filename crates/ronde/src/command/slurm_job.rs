@@ -1,6 +1,7 @@
 //! The processes of a job in an allocation of Slurm: the launcher on the first node, an agent on each other one.
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -37,9 +38,10 @@ pub(super) fn lead(
             "the launcher of an earlier allocation still runs on a node that Slurm has lost; waiting for its last checkpoint"
         );
     };
-    if let Some(code) = allocation.wait_for_earlier(paths, &waiting) {
+    if let Some(code) = allocation.wait_for_earlier(paths, &waiting)? {
         return Ok(code);
     }
+    allocation.start_heartbeat(paths)?;
     let guard = process.enter()?;
     let command = process.command()?;
     enter_directory(&command.directory)?;
@@ -87,14 +89,23 @@ fn pause() {
     std::thread::sleep(LOOK_EVERY);
 }
 
-/// Joins the job on a further node.
+/// Joins the job on a further node. If the first node is lost with its launcher, queues the job again.
 pub(super) fn join(
     paths: &JobPaths,
     slots: u32,
     address: &str,
     execute: fn(Vec<String>) -> i32,
 ) -> Result<i32, SubmitError> {
-    Ok(execute(allocation()?.agent(paths, slots, address)))
+    let allocation = allocation()?;
+    let words = allocation.agent(paths, slots, address);
+    let ended = OnceLock::new();
+    let agent = || ended.get().copied();
+    let report = |text: &str| message!("{text}");
+    Ok(std::thread::scope(|scope| {
+        scope.spawn(|| allocation.watch_launcher(paths, address, &agent, &report));
+        let code = execute(words);
+        *ended.get_or_init(|| code)
+    }))
 }
 
 fn allocation() -> Result<SlurmAllocation, SubmitError> {

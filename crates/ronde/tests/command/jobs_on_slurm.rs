@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::slurm_cluster::SlurmCluster;
+use crate::slurm_cluster::{NODES, SlurmCluster};
 use crate::support::{send, until};
 
 /// A run that lasts until it is ended.
@@ -240,6 +240,111 @@ fn a_node_that_slurm_has_lost_and_found_again_does_not_disturb_the_job() {
     assert_eq!(cluster.processes(node, &program), [0_u32; 0]);
     cluster.ronde(&["cancel", "long"]).expect(0, &["cancelled"]);
     until("nothing is left on any node", || !runs(&program));
+}
+
+#[test]
+fn a_job_whose_first_node_is_set_down_is_queued_again() {
+    let Some(cluster) = SlurmCluster::new() else {
+        return;
+    };
+    let set_down = |job: &str| {
+        cluster.events(job, "step_committed", 5);
+        let name = format!("nodename=n{}", cluster.first_node());
+        // Slurm kills the launcher on it, and ends the job.
+        cluster.slurm("scontrol", &["update", &name, "state=down", "reason=test"]);
+        name
+    };
+    let long = [&["-n", "2", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("nodes = 2", &long).expect(0, &[]);
+    let node = set_down("long");
+    until("the job is queued again", || {
+        cluster.state("long") == "queued"
+    });
+    let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
+    assert!(logs.stdout.contains("queues the job again"), "{logs:#?}");
+    // Its daemon answers, so that Slurm uses the node again, where the daemon would refuse a second copy of the job.
+    cluster.slurm("scontrol", &["update", &node, "state=drain", "reason=test"]);
+    cluster.start_again("long");
+    // From the start: there is no checkpoint.
+    cluster.events("long", "\"event\":\"run_started\"", 2);
+    let described = cluster.slurm("scontrol", &["show", "job", &cluster.number("long")]);
+    assert!(described.contains("Restarts=1"), "{described}");
+    cluster
+        .ronde(&["cancel", "--now", "long"])
+        .expect(0, &["cancelled"]);
+
+    let once = [&["-n", "2", "--name", "once"], &LONG[..]].concat();
+    let settings = "nodes = 2\noptions = [\"--no-requeue\"]";
+    cluster.submit(settings, &once).expect(0, &[]);
+    set_down("once");
+    let ended = cluster.ronde(&["wait", "once"]);
+    let problem = "is lost, and Slurm does not queue the job again";
+    assert_eq!(ended.code, 3, "{ended:#?}");
+    let jobs = cluster.ronde(&["jobs"]).expect(0, &[]);
+    assert!(jobs.stdout.contains(problem), "{jobs:#?}");
+    until("the allocation has ended", || {
+        !cluster.slurm("squeue", &["-h"]).contains("once")
+    });
+}
+
+#[test]
+#[ignore = "a node without power is noticed after half a minute; `cargo xtask soak` runs it"]
+fn a_job_whose_first_node_loses_its_power_has_the_bits_of_an_undisturbed_run() {
+    let Some(mut cluster) = SlurmCluster::with_network() else {
+        return;
+    };
+    let sets = [
+        "--set",
+        "train.epochs=40",
+        "--set",
+        "checkpoint.every_steps=50",
+        "--set",
+        "elastic.silence_s=0.5",
+    ];
+    let plain = cluster
+        .dir
+        .run(&[&["train", "--json"], &sets[..]].concat())
+        .blake3();
+    let run = [&["-n", "3", "--name", "long"], &sets[..]].concat();
+    cluster.submit("nodes = 3", &run).expect(0, &[]);
+    cluster.events("long", "\"event\":\"checkpoint_saved\"", 1);
+    let node = cluster.first_node();
+    cluster.power_off(node);
+    until("the job is queued again", || {
+        cluster.state("long") == "queued"
+    });
+    cluster.power_on(node);
+    until("Slurm has the node again", || {
+        let nodes = cluster.slurm("sinfo", &["-h", "-N", "-o", "%T"]);
+        nodes.matches("idle").count() == NODES && !nodes.contains("idle*")
+    });
+    cluster.start_again("long");
+    cluster.ronde(&["wait", "long"]).expect(0, &["finished"]);
+    cluster.events("long", "\"event\":\"checkpoint_loaded\"", 1);
+    cluster
+        .ronde(&["fetch", "long", "--to", "copy"])
+        .expect(0, &[]);
+    let model = std::fs::read_to_string(cluster.path("copy/model.json")).unwrap();
+    assert!(model.contains(&plain), "{model}");
+}
+
+#[test]
+fn a_job_without_a_launcher_is_named_and_can_be_cancelled() {
+    let Some(cluster) = SlurmCluster::with_network() else {
+        return;
+    };
+    let long = [&["-n", "1", "--name", "long"], &LONG[..]].concat();
+    cluster.submit("nodes = 1", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    cluster.power_off(cluster.first_node());
+    until("the launcher is missed", || {
+        let jobs = cluster.ronde(&["jobs"]).expect(0, &[]);
+        jobs.stdout.contains("has not responded for")
+    });
+    let ended = cluster.ronde(&["cancel", "long"]).expect(0, &["cancelled"]);
+    let words = "does not respond: ending the allocation";
+    assert!(ended.stderr.contains(words), "{ended:#?}");
+    assert_eq!(cluster.state("long"), "cancelled");
 }
 
 #[test]

@@ -104,6 +104,30 @@ impl SlurmCluster {
         all.into_iter().filter(is_of).collect()
     }
 
+    /// Ends all processes of a node with its own network at once, as when it loses its power.
+    pub(crate) fn power_off(&self, node: usize) {
+        self.cable(node, "down");
+        for pid in self.network.as_ref().unwrap().processes(node) {
+            // It may have ended by itself.
+            let _ = Command::new("kill").args(["-9", &pid.to_string()]).output();
+        }
+    }
+
+    /// Starts a node again that has lost its power.
+    pub(crate) fn power_on(&mut self, node: usize) {
+        self.cable(node, "up");
+        self.start_node(node);
+        let mut earlier = self.daemons.pop().unwrap();
+        std::mem::swap(&mut self.daemons[1 + node], &mut earlier);
+        earlier.wait().unwrap();
+    }
+
+    /// Returns the number of the node with the launcher of the only job that runs.
+    pub(crate) fn first_node(&self) -> usize {
+        let node = self.slurm("squeue", &["-h", "-t", "RUNNING", "-o", "%B"]);
+        node.trim().trim_start_matches('n').parse().unwrap()
+    }
+
     /// Returns the daemon of a node.
     pub(crate) fn daemon_of(&self, node: usize) -> u32 {
         self.daemons[1 + node].id()
@@ -135,19 +159,21 @@ impl SlurmCluster {
         let mut controller = self.command(0, "/usr/sbin/slurmctld");
         controller.arg("-D").arg("-f").arg(&config);
         self.daemon(controller, "slurmctld");
-        for node in 1..=NODES {
-            let mut daemon = self.command(node, "/usr/sbin/slurmd");
-            daemon
-                .args(["-D", "-N", &format!("n{node}"), "-f"])
-                .arg(&config);
-            self.daemon(daemon, &format!("slurmd_{node}"));
-        }
+        (1..=NODES).for_each(|node| self.start_node(node));
         until("the nodes are idle", || {
             self.slurm("sinfo", &["-h", "-N", "-o", "%T"])
                 .matches("idle")
                 .count()
                 == NODES
         });
+    }
+
+    fn start_node(&mut self, node: usize) {
+        let mut daemon = self.command(node, "/usr/sbin/slurmd");
+        daemon
+            .args(["-D", "-N", &format!("n{node}"), "-f"])
+            .arg(self.path("slurm.conf"));
+        self.daemon(daemon, &format!("slurmd_{node}"));
     }
 
     fn configure(&self) {

@@ -6,6 +6,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::client::call;
+use super::heartbeat::{self, HeartbeatReader};
+use super::lost_launcher::QueuedAgain;
 use super::sending::LeadingJob;
 use super::{ADDRESS_WORD, CANCELLED_FILE};
 use crate::clock;
@@ -23,8 +25,10 @@ const AGENT_GRACE: Duration = Duration::from_secs(15);
 const LEADER_FILE: &str = "leader.json";
 /// Time limit for the launcher of an earlier allocation to save a checkpoint and end.
 const EARLIER_MAX: Duration = Duration::from_secs(1800);
+/// The number of looks without a heartbeat after which the launcher of an earlier allocation is lost: 60 s.
+const EARLIER_SILENT: u32 = 120;
 /// The exit code of a launcher that was told to end and has saved a checkpoint.
-const DRAINED_CODE: i32 = 143;
+pub(super) const DRAINED_CODE: i32 = 143;
 /// Time limit for the coordinator to listen.
 const BEGIN_MAX: Duration = Duration::from_secs(600);
 
@@ -191,6 +195,7 @@ impl SlurmAllocation {
     /// # Errors
     /// The folder cannot be written.
     pub fn lead(&self, paths: &JobPaths) -> Result<(), SubmitError> {
+        QueuedAgain::remove(paths.folder())?;
         publish_json(&paths.folder().join(LEADER_FILE), &self.restarts)
     }
 
@@ -202,18 +207,48 @@ impl SlurmAllocation {
     }
 
     /// Waits until the launcher of an earlier allocation has ended. Calls `waiting` if there is one. Returns the exit code of a
-    /// launcher that has ended the run meanwhile.
-    pub fn wait_for_earlier(&self, paths: &JobPaths, waiting: &dyn Fn()) -> Option<i32> {
+    /// launcher that has ended the run meanwhile. A launcher without a heartbeat was on a node that is lost.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn wait_for_earlier(
+        &self,
+        paths: &JobPaths,
+        waiting: &dyn Fn(),
+    ) -> Result<Option<i32>, SubmitError> {
+        self.wait_for_earlier_every(paths, waiting, heartbeat::BEAT_EVERY)
+    }
+
+    fn wait_for_earlier_every(
+        &self,
+        paths: &JobPaths,
+        waiting: &dyn Fn(),
+        every: Duration,
+    ) -> Result<Option<i32>, SubmitError> {
         let process = paths.process(0);
         if process.is_over() {
-            return None;
+            return Ok(None);
         }
         waiting();
-        clock::wait_until_every(EARLIER_MAX, Duration::from_secs(1), || process.is_over());
+        let mut heartbeat = HeartbeatReader::new(paths.folder());
+        clock::wait_until_every(EARLIER_MAX, every, || {
+            process.is_over() || heartbeat.look() >= EARLIER_SILENT
+        });
         match process.state() {
-            Ok(ProcessState::Exited { code, .. }) if code != DRAINED_CODE => Some(code),
-            _ => None,
+            Ok(ProcessState::Exited { code, .. }) if code != DRAINED_CODE => return Ok(Some(code)),
+            // The file system may keep the lock of a lost node.
+            Ok(ProcessState::Running { .. }) => process.replace_lock()?,
+            _ => {}
         }
+        Ok(None)
+    }
+
+    /// Starts the heartbeat of the launcher, by which others know that it runs.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn start_heartbeat(&self, paths: &JobPaths) -> Result<(), SubmitError> {
+        heartbeat::start(paths.folder())
     }
 
     /// Queues the job again, unless it was cancelled. Slurm then ends this process.
@@ -273,6 +308,17 @@ mod tests {
         assert!(!of(0).is_replaced(&paths));
         of(1).lead(&paths).unwrap();
         assert!(of(0).is_replaced(&paths) && !of(1).is_replaced(&paths));
-        assert_eq!(of(1).wait_for_earlier(&paths, &|| ()), None);
+        assert_eq!(of(1).wait_for_earlier(&paths, &|| ()).unwrap(), None);
+        // The launcher of a node that has lost its power, with a file system that keeps its lock.
+        let command = crate::ProcessCommand {
+            arguments: Vec::new(),
+            directory: dir.path().to_owned(),
+        };
+        paths.process(0).prepare(&command).unwrap();
+        let _earlier = paths.process(0).enter().unwrap();
+        let every = Duration::from_millis(1);
+        let waited = of(1).wait_for_earlier_every(&paths, &|| (), every);
+        assert_eq!(waited.unwrap(), None);
+        paths.process(0).enter().unwrap();
     }
 }

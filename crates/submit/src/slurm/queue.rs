@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::client::call;
+use super::heartbeat::silences;
+use super::lost_launcher::QueuedAgain;
 use crate::clock;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
@@ -13,19 +15,118 @@ use crate::state::JobState;
 /// Interval between two requests to the scheduler while output is followed.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 
+/// What `squeue` reports about a job. All is empty for a job that Slurm has forgotten.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct QueueLine {
+    state: String,
+    /// The node of the launcher.
+    first_node: String,
+    /// The nodes of the allocation; of a job that ends, those on which it has not ended.
+    nodes: String,
+    reason: String,
+}
+
+impl QueueLine {
+    /// The format of [`QueueLine::parse`].
+    const FORMAT: &str = "%i|%T|%B|%N|%r";
+
+    /// Returns the number of a job, and what is reported about it.
+    fn parse(line: &str) -> Option<(String, Self)> {
+        let mut fields = line.splitn(5, '|').map(|field| field.trim().to_owned());
+        let id = fields.next()?;
+        let line = Self {
+            state: fields.next()?,
+            first_node: fields.next()?,
+            nodes: fields.next()?,
+            reason: fields.next()?,
+        };
+        Some((id, line))
+    }
+
+    /// Returns whether processes of the job may run.
+    fn is_active(&self) -> bool {
+        matches!(
+            self.state.as_str(),
+            "RUNNING"
+                | "CONFIGURING"
+                | "COMPLETING"
+                | "SUSPENDED"
+                | "STOPPED"
+                | "SIGNALING"
+                | "RESIZING"
+                | "STAGE_OUT"
+        )
+    }
+}
+
+/// What the folder of a job reports about its launcher.
+struct LauncherReport {
+    process: ProcessState,
+    /// How long a launcher that does not respond has been silent.
+    silence: Option<Duration>,
+    /// The lost first node of a job that was queued again.
+    lost_node: Option<String>,
+}
+
 /// Returns the state of a job. Slurm forgets a job some minutes after its end; then the launcher's exit code counts.
 pub(super) fn state(
     id: &str,
     paths: &JobPaths,
     is_cancelled: bool,
 ) -> Result<JobState, SubmitError> {
-    state_in(&lines(&[id])?, id, paths, is_cancelled)
+    look(id, paths, is_cancelled).map(|(state, _)| state)
 }
 
-/// Returns the state and the reason of each job, by number, in one request. Slurm may have forgotten jobs.
-pub(super) fn lines(ids: &[&str]) -> Result<BTreeMap<String, String>, SubmitError> {
+/// Returns the state of a job, and whether it has a launcher that does not respond.
+pub(super) fn look(
+    id: &str,
+    paths: &JobPaths,
+    is_cancelled: bool,
+) -> Result<(JobState, bool), SubmitError> {
+    let line = lines(&[id])?.remove(id).unwrap_or_default();
+    let silence = match line.is_active() {
+        true => silences(&[paths]).into_iter().next().flatten(),
+        false => None,
+    };
+    let state = state_of(&line, paths, silence, is_cancelled)?;
+    Ok((state, silence.is_some()))
+}
+
+/// Returns the states of jobs, each given by its number, its files and whether it was cancelled, with one request.
+pub(super) fn states(jobs: &[(&str, &JobPaths, bool)]) -> Vec<JobState> {
+    let ids: Vec<_> = jobs.iter().map(|(id, ..)| *id).collect();
+    let lines = match lines(&ids) {
+        Ok(lines) => lines,
+        Err(error) => return vec![JobState::unknown(&error); jobs.len()],
+    };
+    let active = jobs
+        .iter()
+        .filter(|(id, ..)| lines.get(*id).is_some_and(QueueLine::is_active));
+    let active: BTreeMap<_, _> = active.map(|(id, paths, _)| (*id, *paths)).collect();
+    let silences = silences(&active.values().copied().collect::<Vec<_>>());
+    let silences: BTreeMap<_, _> = active.keys().copied().zip(silences).collect();
+    let forgotten = QueueLine::default();
+    let states = jobs.iter().map(|(id, paths, is_cancelled)| {
+        let line = lines.get(*id).unwrap_or(&forgotten);
+        let silence = silences.get(id).copied().flatten();
+        let state = state_of(line, paths, silence, *is_cancelled);
+        state.unwrap_or_else(|error| JobState::unknown(&error))
+    });
+    states.collect()
+}
+
+/// Returns what Slurm reports about each job, by number, with one request. Slurm may have forgotten jobs.
+fn lines(ids: &[&str]) -> Result<BTreeMap<String, QueueLine>, SubmitError> {
     let jobs = ids.join(",");
-    let format = ["-h", "--states=all", "-r", "-o", "%i|%T|%r", "-j", &jobs];
+    let format = [
+        "-h",
+        "--states=all",
+        "-r",
+        "-o",
+        QueueLine::FORMAT,
+        "-j",
+        &jobs,
+    ];
     let listed = match ids.is_empty() {
         true => Ok(String::new()),
         false => call("squeue", &format),
@@ -36,42 +137,55 @@ pub(super) fn lines(ids: &[&str]) -> Result<BTreeMap<String, String>, SubmitErro
         }
         listed => listed?,
     };
-    let lines = listed.lines().filter_map(|line| line.split_once('|'));
-    Ok(lines
-        .map(|(id, state)| (id.trim().to_owned(), state.trim().to_owned()))
-        .collect())
+    Ok(listed.lines().filter_map(QueueLine::parse).collect())
 }
 
-/// Returns the state of a job from an answer of [`lines`].
-pub(super) fn state_in(
-    lines: &BTreeMap<String, String>,
-    id: &str,
+fn state_of(
+    line: &QueueLine,
     paths: &JobPaths,
+    silence: Option<Duration>,
     is_cancelled: bool,
 ) -> Result<JobState, SubmitError> {
-    let line = lines.get(id).map_or("", String::as_str);
-    let process = paths.process(0).state()?;
-    Ok(interpret(line, &process, is_cancelled))
+    let launcher = LauncherReport {
+        process: paths.process(0).state()?,
+        silence,
+        lost_node: QueuedAgain::of(paths.folder()).map(|note| note.node),
+    };
+    Ok(interpret(line, &launcher, is_cancelled))
 }
 
-/// Returns the state for a line of `squeue` and the state of the launcher.
-fn interpret(line: &str, process: &ProcessState, is_cancelled: bool) -> JobState {
-    let (state, reason) = line.split_once('|').unwrap_or((line, ""));
-    match state {
+/// Returns the state for what `squeue` and the folder of the job report.
+fn interpret(line: &QueueLine, launcher: &LauncherReport, is_cancelled: bool) -> JobState {
+    let process = &launcher.process;
+    match line.state.as_str() {
         "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => {
             JobState::Queued {
-                reason: match reason {
+                reason: match line.reason.as_str() {
                     "None" => String::new(),
                     reason => reason.to_owned(),
                 },
             }
         }
-        "RUNNING" | "CONFIGURING" | "COMPLETING" | "SUSPENDED" | "STOPPED" | "SIGNALING"
-        | "RESIZING" | "STAGE_OUT" => match process {
-            ProcessState::Running { .. } => JobState::of(process, is_cancelled),
+        "COMPLETING" if launcher.silence.is_some() => match &launcher.lost_node {
+            // Slurm waits for a lost node until it is down, and needs no one for that.
+            _ if is_cancelled && line.nodes == line.first_node => JobState::Cancelled,
+            Some(node) if !is_cancelled => JobState::Queued {
+                reason: format!("again; its first node {node} is lost"),
+            },
             _ => JobState::RUNNING,
         },
-        _ => match process {
+        _ if line.is_active() => match (launcher.silence, process) {
+            (Some(silence), _) => JobState::Running {
+                problem: Some(format!(
+                    "its launcher on the first node {} has not responded for {} s; `ronde cancel` ends it",
+                    line.first_node,
+                    silence.as_secs()
+                )),
+            },
+            (None, ProcessState::Running { .. }) => JobState::of(process, is_cancelled),
+            _ => JobState::RUNNING,
+        },
+        state => match process {
             ProcessState::Exited { .. } => JobState::of(process, is_cancelled),
             // Ended by Slurm before the launcher could write its exit code.
             _ if is_cancelled || state == "CANCELLED" => JobState::Cancelled,
@@ -140,11 +254,55 @@ mod tests {
             ("NODE_FAIL|None", ProcessState::Lost, false, JobState::Lost),
             ("", ProcessState::NotStarted, true, JobState::Cancelled),
         ] {
+            let (state, reason) = line.split_once('|').unwrap_or_default();
+            let line = QueueLine {
+                state: state.to_owned(),
+                reason: reason.to_owned(),
+                ..QueueLine::default()
+            };
+            let launcher = LauncherReport {
+                process,
+                silence: None,
+                lost_node: None,
+            };
             assert_eq!(
-                interpret(line, &process, is_cancelled),
+                interpret(&line, &launcher, is_cancelled),
                 expected,
-                "{line} {process:?}"
+                "{line:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_launcher_that_does_not_respond_is_part_of_the_state() {
+        let state = |text: &str, lost_node: Option<&str>, is_cancelled| {
+            let (id, line) = QueueLine::parse(text).unwrap();
+            assert_eq!(id, "7");
+            let launcher = LauncherReport {
+                process: ProcessState::Lost,
+                silence: Some(Duration::from_secs(41)),
+                lost_node: lost_node.map(str::to_owned),
+            };
+            interpret(&line, &launcher, is_cancelled).to_string()
+        };
+        for (line, lost_node, is_cancelled, expected) in [
+            (
+                "7|RUNNING|n1|n[2-3]|None",
+                None,
+                false,
+                "running: its launcher on the first node n1 has not responded for 41 s; `ronde cancel` ends it",
+            ),
+            ("7|COMPLETING|n1|n[1-3]|None", None, true, "running"),
+            ("7|COMPLETING|n1|n1|None", None, true, "cancelled"),
+            (
+                "7|COMPLETING|n1|n1|None",
+                Some("n1"),
+                false,
+                "queued (again; its first node n1 is lost)",
+            ),
+            ("7|PENDING|n1|n1|None", Some("n1"), false, "queued"),
+        ] {
+            assert_eq!(state(line, lost_node, is_cancelled), expected, "{line}");
         }
     }
 }
