@@ -327,7 +327,10 @@ fn explained(
 fn leading_pod(api: &ClusterApi, pods: &[Value]) -> Option<Value> {
     let first = pod_state::leader(pods);
     let candidates = pod_state::candidates(pods);
-    if first.as_ref().is_some_and(|first| candidates == [first.clone()]) {
+    if first
+        .as_ref()
+        .is_some_and(|first| candidates == [first.clone()])
+    {
         return first;
     }
     let words = ["ronde", "__job", "pod-leads", POD_FOLDER].map(str::to_owned);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use ronde_submit::{
-    HostFacts, JobPaths, KubernetesPod, LogPosition, LogRequest, ProcessFolder, ProcessGuard,
-    StartOrder, SubmitError,
+    HostFacts, JobPaths, LogPosition, LogRequest, ProcessFolder, ProcessGuard, StartOrder,
+    SubmitError,
 };
 
 use super::console::print;
@@ -168,10 +168,7 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
         JobProcessAction::Ray(arguments) => ray_job::lead(arguments, execute),
         JobProcessAction::Pod(arguments) => kubernetes_pod::run(arguments, execute),
         JobProcessAction::PodProbe { ready, folder } => Ok(kubernetes_pod::probe(folder, *ready)),
-        JobProcessAction::PodLeads { folder } => Ok(match KubernetesPod::leads(folder) {
-            true => exit::DONE,
-            false => exit::GAVE_UP,
-        }),
+        JobProcessAction::PodLeads { folder } => Ok(kubernetes_pod::leads(folder)),
         JobProcessAction::PodCancel { grace, folder } => kubernetes_pod::cancel(folder, *grace),
         JobProcessAction::Hold { seconds } => Ok(kubernetes_pod::hold(*seconds)),
         JobProcessAction::RankLog {

@@ -72,7 +72,7 @@ pub(super) fn run(
     let guard = pod.process().enter()?;
     let code = match arguments.port {
         None => lead(&pod, arguments, execute)?,
-        Some(port) => JobMember::new(&pod, arguments, port)?.run(execute)?,
+        Some(port) => JobPod::new(&pod, arguments, port)?.run(execute)?,
     };
     Ok(finish(guard, code))
 }
@@ -97,7 +97,7 @@ fn has_checkpoint(address: &str) -> Result<bool, SubmitError> {
 }
 
 /// This pod as one of those of a job.
-struct JobMember<'a> {
+struct JobPod<'a> {
     pod: &'a KubernetesPod,
     arguments: &'a PodArguments,
     file: LeaderFile,
@@ -108,7 +108,7 @@ struct JobMember<'a> {
     reported: String,
 }
 
-impl<'a> JobMember<'a> {
+impl<'a> JobPod<'a> {
     fn new(
         pod: &'a KubernetesPod,
         arguments: &'a PodArguments,
@@ -399,6 +399,14 @@ pub(super) fn probe(folder: &Path, is_ready: bool) -> i32 {
     match answered {
         Some(Err(error)) => super::job_failure(&error),
         _ => exit::DONE,
+    }
+}
+
+/// Reports whether a pod leads its job.
+pub(super) fn leads(folder: &Path) -> i32 {
+    match KubernetesPod::leads(folder) {
+        true => exit::DONE,
+        false => exit::GAVE_UP,
     }
 }
 

@@ -159,7 +159,7 @@ pub(super) fn job_state(job: Option<&Value>, pods: &[Value], is_cancelled: bool)
     }
 }
 
-/// Returns what is wrong with a pod on a lost node.
+/// Returns the problem of a pod on a lost node.
 fn on_lost_node(pod: &Value) -> String {
     let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
     format!(
@@ -174,7 +174,7 @@ fn queued(reason: &str) -> JobState {
     }
 }
 
-/// Returns the kind and the name of the object whose events may say why a Job waits: its first pod, or the Job itself while it has
+/// Returns the kind and the name of the object whose events may have the reason for which a Job waits: its first pod, or the Job itself while it has
 /// none. `None` if its state needs no such reason.
 pub(super) fn waiting_object(
     job: Option<&Value>,
@@ -190,7 +190,7 @@ pub(super) fn waiting_object(
     }
 }
 
-/// Returns the state of a waiting job with the newest warning among the events of what it waits for.
+/// Returns the state of a waiting job with the newest warning among the events of the object that it waits for.
 pub(super) fn with_events(state: JobState, events: &[Value]) -> JobState {
     match (state, newest_warning(events)) {
         (JobState::Queued { .. }, Some(warning)) => queued(&warning),
@@ -211,7 +211,7 @@ pub(super) fn newest_warning(events: &[Value]) -> Option<String> {
     Some(format!("{}: {}", text("reason"), text("message")))
 }
 
-/// Returns what the status of a pod says about its start.
+/// Returns the part of a pod's status that describes its start.
 fn start_status(pod: &Value) -> &Value {
     let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"];
     let scheduled = condition(pod, "PodScheduled");

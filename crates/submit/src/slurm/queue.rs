@@ -17,7 +17,7 @@ const ASK_EVERY: Duration = Duration::from_secs(2);
 
 /// What `squeue` reports about a job. All is empty for a job that Slurm has forgotten.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct QueueLine {
+struct SqueueLine {
     state: String,
     /// The node of the launcher.
     first_node: String,
@@ -26,8 +26,8 @@ struct QueueLine {
     reason: String,
 }
 
-impl QueueLine {
-    /// The format of [`QueueLine::parse`].
+impl SqueueLine {
+    /// The format of [`SqueueLine::parse`].
     const FORMAT: &str = "%i|%T|%B|%N|%r";
 
     /// Returns the number of a job, and what is reported about it.
@@ -101,11 +101,11 @@ pub(super) fn states(jobs: &[(&str, &JobPaths, bool)]) -> Vec<JobState> {
     };
     let active = jobs
         .iter()
-        .filter(|(id, ..)| lines.get(*id).is_some_and(QueueLine::is_active));
+        .filter(|(id, ..)| lines.get(*id).is_some_and(SqueueLine::is_active));
     let active: BTreeMap<_, _> = active.map(|(id, paths, _)| (*id, *paths)).collect();
     let silences = silences(&active.values().copied().collect::<Vec<_>>());
     let silences: BTreeMap<_, _> = active.keys().copied().zip(silences).collect();
-    let forgotten = QueueLine::default();
+    let forgotten = SqueueLine::default();
     let states = jobs.iter().map(|(id, paths, is_cancelled)| {
         let line = lines.get(*id).unwrap_or(&forgotten);
         let silence = silences.get(id).copied().flatten();
@@ -116,14 +116,14 @@ pub(super) fn states(jobs: &[(&str, &JobPaths, bool)]) -> Vec<JobState> {
 }
 
 /// Returns what Slurm reports about each job, by number, with one request. Slurm may have forgotten jobs.
-fn lines(ids: &[&str]) -> Result<BTreeMap<String, QueueLine>, SubmitError> {
+fn lines(ids: &[&str]) -> Result<BTreeMap<String, SqueueLine>, SubmitError> {
     let jobs = ids.join(",");
     let format = [
         "-h",
         "--states=all",
         "-r",
         "-o",
-        QueueLine::FORMAT,
+        SqueueLine::FORMAT,
         "-j",
         &jobs,
     ];
@@ -137,11 +137,11 @@ fn lines(ids: &[&str]) -> Result<BTreeMap<String, QueueLine>, SubmitError> {
         }
         listed => listed?,
     };
-    Ok(listed.lines().filter_map(QueueLine::parse).collect())
+    Ok(listed.lines().filter_map(SqueueLine::parse).collect())
 }
 
 fn state_of(
-    line: &QueueLine,
+    line: &SqueueLine,
     paths: &JobPaths,
     silence: Option<Duration>,
     is_cancelled: bool,
@@ -155,7 +155,7 @@ fn state_of(
 }
 
 /// Returns the state for what `squeue` and the folder of the job report.
-fn interpret(line: &QueueLine, launcher: &LauncherReport, is_cancelled: bool) -> JobState {
+fn interpret(line: &SqueueLine, launcher: &LauncherReport, is_cancelled: bool) -> JobState {
     let process = &launcher.process;
     match line.state.as_str() {
         "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => {
@@ -255,10 +255,10 @@ mod tests {
             ("", ProcessState::NotStarted, true, JobState::Cancelled),
         ] {
             let (state, reason) = line.split_once('|').unwrap_or_default();
-            let line = QueueLine {
+            let line = SqueueLine {
                 state: state.to_owned(),
                 reason: reason.to_owned(),
-                ..QueueLine::default()
+                ..SqueueLine::default()
             };
             let launcher = LauncherReport {
                 process,
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_launcher_that_does_not_respond_is_part_of_the_state() {
         let state = |text: &str, lost_node: Option<&str>, is_cancelled| {
-            let (id, line) = QueueLine::parse(text).unwrap();
+            let (id, line) = SqueueLine::parse(text).unwrap();
             assert_eq!(id, "7");
             let launcher = LauncherReport {
                 process: ProcessState::Lost,
