@@ -266,7 +266,11 @@ fn a_job_whose_first_node_is_set_down_is_queued_again() {
     cluster.slurm("scontrol", &["update", &node, "state=drain", "reason=test"]);
     cluster.start_again("long");
     // From the start: there is no checkpoint.
-    cluster.events("long", "\"event\":\"run_started\"", 2);
+    until("the run starts again", || {
+        let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
+        logs.stdout.matches("the coordinator listens").count() == 2
+    });
+    cluster.events("long", "step_committed", 5);
     let described = cluster.slurm("scontrol", &["show", "job", &cluster.number("long")]);
     assert!(described.contains("Restarts=1"), "{described}");
     cluster

@@ -207,9 +207,9 @@ impl SlurmAllocation {
             Err(SubmitError::Program { problem, .. }) => problem,
             queued => return queued.map(|()| true),
         };
-        // Slurm refuses the second request of two agents.
+        // Slurm refuses the second request of two agents once the job waits.
         let now = JobReport::of(self.id)?;
-        if now.restarts != self.restarts || matches!(now.state.as_str(), "PENDING" | "COMPLETING") {
+        if now.restarts != self.restarts || now.state == "PENDING" {
             return Ok(true);
         }
         let problem = format!(
