@@ -303,10 +303,9 @@ fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
     };
     let deadline = now() + ANSWER_WITHIN;
     for (position, listing) in listed.iter().enumerate() {
-        if !found.contains_key(&position) {
-            let state = local(listing).unwrap_or_else(|error| JobState::unknown(&error));
-            found.insert(position, state);
-        }
+        found
+            .entry(position)
+            .or_insert_with(|| local(listing).unwrap_or_else(|error| JobState::unknown(&error)));
     }
     while waiting > 0 {
         let Ok(answered) = answers.recv_timeout(deadline.saturating_duration_since(now())) else {
