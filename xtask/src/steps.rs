@@ -49,7 +49,8 @@ impl Steps {
 
     /// Records a failure.
     pub(crate) fn fail(&mut self, step: &'static str, problem: String, repeat: String) {
-        println!("{step}: failed: {problem}");
+        let title = problem.lines().next().unwrap_or_default();
+        println!("{step}: failed: {title}");
         self.failures.push(Failure {
             step,
             problem,
@@ -81,7 +82,8 @@ impl Steps {
             println!("skipped  {skip}");
         }
         for failure in &self.failures {
-            println!("FAILED   {}: {}", failure.step, failure.problem);
+            let problem = failure.problem.trim_end().replace('\n', "\n         ");
+            println!("FAILED   {}: {problem}", failure.step);
             println!("         repeat: {}", failure.repeat);
         }
         if self.failures.is_empty() {

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::steps::Steps;
 use crate::{FULL, cargo_with, clock, root};
 
-use harness_output::{TestEnd, TestEnds, is_result, listed, skips, unfinished_test};
+use harness_output::{TestEnd, TestEnds, is_result, listed, message, skips, unfinished_test};
 use report::{SuiteReport, durations, summary};
 
 const STEP: &str = "test suites";
@@ -248,7 +248,7 @@ impl Suite {
         let failures: Vec<SuiteFailure> = tests
             .filter(|(_, end, _)| *end == TestEnd::Failed)
             .map(|(test, ..)| SuiteFailure {
-                problem: format!("{name}: {test}"),
+                problem: format!("{name}: {test}\n{}", message(text, test)),
                 repeat: self.repeat(Some(test)),
             })
             .collect();

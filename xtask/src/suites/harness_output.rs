@@ -92,6 +92,23 @@ pub(crate) fn unfinished_test(output: &str) -> Option<String> {
     (!tests.is_empty()).then(|| format!("; still running: {}", tests.join(", ")))
 }
 
+/// The most lines of a failed test's output that the summary repeats.
+const MESSAGE_LINES: usize = 40;
+
+/// Returns the end of what a failed test has printed.
+pub(crate) fn message(output: &str, test: &str) -> String {
+    let head = format!("---- {test} stdout ----");
+    let lines = output.lines().skip_while(|line| *line != head).skip(1);
+    let is_other = |line: &&str| {
+        *line == "failures:" || (line.starts_with("---- ") && line.ends_with(" stdout ----"))
+    };
+    let lines: Vec<&str> = lines
+        .take_while(|line| !is_other(line))
+        .filter(|line| !line.is_empty() && !line.starts_with("note: run with `RUST_BACKTRACE"))
+        .collect();
+    lines[lines.len().saturating_sub(MESSAGE_LINES)..].join("\n")
+}
+
 /// Returns the names that a program prints with `--list`, in the order in which it runs the tests.
 pub(crate) fn listed(output: &str) -> Vec<String> {
     let tests = output
@@ -145,6 +162,15 @@ mod tests {
         let running = unfinished_test(output);
         assert_eq!(running.as_deref(), Some("; still running: a::c"));
         assert_eq!(unfinished_test("test a::b ... ok\n"), None);
+    }
+
+    #[test]
+    fn the_message_of_a_failed_test_is_found() {
+        let output = "test a ... FAILED\ntest b ... FAILED\n\nfailures:\n\n---- a stdout ----\n\nthread 'a' panicked\n\
+                      no: 3\nnote: run with `RUST_BACKTRACE=1`\n\n\n---- b stdout ----\nb fails\n\nfailures:\n    a\n    b\n";
+        assert_eq!(message(output, "a"), "thread 'a' panicked\nno: 3");
+        assert_eq!(message(output, "b"), "b fails");
+        assert_eq!(message(output, "c"), "");
     }
 
     #[test]
