@@ -50,13 +50,16 @@ exit 73
 "#;
 /// Stores the data. Arguments: the folder of all data, the name of this one, its number of files. An archive that ends between
 /// two files is valid, so the files are counted.
+///
+/// Several hosts may store the same data in a folder that they share. `mv` moves a folder *into* one of the new name that
+/// another host has just made; it fails if the folder is moved to its new parent under the name that it has.
 pub(super) const STORE_INPUTS: &str = r#"
 umask 077
 mkdir -p -- "$1" && cd -- "$1" || exit 71
 new=.$2-$(uname -n)-$$
-rm -rf "$new" && mkdir -- "$new" || exit 71
-if tar -x -f - -C "$new" && test "$(find "$new" -type f -exec printf 'x%.0s' {} + | wc -c)" -eq "$3"; then
-  test -d "$2" || mv "$new" "$2"
+rm -rf "$new" && mkdir -p -- "$new/$2" || exit 71
+if tar -x -f - -C "$new/$2" && test "$(find "$new" -type f -exec printf 'x%.0s' {} + | wc -c)" -eq "$3"; then
+  mv "$new/$2" . 2>/dev/null
   rm -rf "$new"
   test -d "$2" && exit 0
 fi
@@ -69,8 +72,9 @@ exit 73
 /// data, the name with which it was stored, its own name.
 const NAME_INPUTS: &str = r#"
 cd -- "$1" || exit 71
-test -d "$3" || mv -- "$2" "$3"
-rm -rf -- "$2"
+new=$2-named
+mkdir -- "$new" && mv -- "$2" "$new/$3" && mv -- "$new/$3" . 2>/dev/null
+rm -rf -- "$new"
 test -d "$3"
 "#;
 
@@ -287,6 +291,32 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn hosts_that_share_a_folder_store_the_same_data_once() {
+        let disk = tempfile::tempdir().unwrap();
+        let inputs = disk.path().join("inputs").display().to_string();
+        for round in 0..20 {
+            let named = format!("hash-{round}");
+            let hosts = ["a", "b", "c", "d"];
+            for host in hosts {
+                let unchecked = disk.path().join("inputs").join(host);
+                std::fs::create_dir_all(&unchecked).unwrap();
+                std::fs::write(unchecked.join("run.toml"), [7; 700]).unwrap();
+            }
+            std::thread::scope(|scope| {
+                for host in hosts {
+                    let arguments = [&inputs, host, &named];
+                    scope.spawn(move || assert_eq!(run_script(NAME_INPUTS, &arguments, b"").0, 0));
+                }
+            });
+            let stored = std::fs::read_dir(disk.path().join("inputs").join(named)).unwrap();
+            let stored: Vec<_> = stored.map(|file| file.unwrap().file_name()).collect();
+            assert_eq!(stored, ["run.toml"]);
+        }
+        let names = std::fs::read_dir(disk.path().join("inputs")).unwrap();
+        assert_eq!(names.count(), 20, "nothing unfinished is left");
+    }
+
+    #[test]
     fn a_copy_that_was_cut_off_is_not_stored() {
         let disk = tempfile::tempdir().unwrap();
         for name in ["a", "b", "c"] {
@@ -315,6 +345,7 @@ pub(super) mod tests {
         }
         let names = std::fs::read_dir(disk.path().join("inputs")).unwrap();
         assert_eq!(names.count(), 1, "nothing unfinished is left");
+        assert_eq!(std::fs::read_dir(&stored).unwrap().count(), 3);
         assert_eq!(std::fs::read(stored.join("c")).unwrap(), [7; 700]);
 
         let bin = disk.path().join("bin").display().to_string();

@@ -11,8 +11,8 @@ mkdir -p uses && printf 'bin/%s\ninputs/%s\n' "$program" "$inputs" > "uses/$mark
 
 /// Removes the programs and data that no job on the host uses. Arguments: the folder of a job that was removed, and the mark of
 /// that job. Notes of other jobs without a folder count for a day, because a submission may be copying. A job without a note
-/// was submitted by an earlier version: then nothing is removed. What an earlier removal or copy has left behind is removed after a day,
-/// so a folder gets the current time before it is renamed.
+/// was submitted by an earlier version: then nothing is removed. What an earlier removal or copy has left behind is removed after a day.
+/// A folder keeps its name when it is moved, see `STORE_INPUTS`.
 pub(super) const REMOVE_UNUSED: &str = r#"
 root=${1%/jobs/*}
 test "$root" != "$1" && cd -- "$root" && test -d uses || exit 0
@@ -37,10 +37,9 @@ is_used() { cat uses/* 2>/dev/null | grep -qxF -e "$1"; }
 for entry in bin/* inputs/*; do
   test -d "$entry" || continue
   is_used "$entry" && continue
-  old=${entry%/*}/.unused-${entry##*/}-$(uname -n)-$$
-  touch -c -- "$entry" 2>/dev/null
-  mv -- "$entry" "$old" 2>/dev/null || continue
-  if is_used "$entry"; then test -e "$entry" || mv -- "$old" "$entry"; fi
+  name=${entry##*/} in=${entry%/*}
+  old=$in/.unused-$name-$(uname -n)-$$
+  mkdir -- "$old" && mv -- "$entry" "$old" 2>/dev/null && is_used "$entry" && mv -- "$old/$name" "$in" 2>/dev/null
   rm -rf -- "$old"
 done
 for left in bin/.[!.]* inputs/.[!.]*; do
