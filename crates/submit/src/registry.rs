@@ -264,11 +264,22 @@ impl JobRegistry {
             .flatten()
     }
 
-    /// Keeps the final state of a job. A state that cannot be written is requested from the target again.
-    pub fn keep_end(&self, name: &str, state: &JobState) {
-        if state.is_over() && *state != JobState::Lost {
+    /// Keeps the state that a target has reported, if it is final. `was_cancelled` is whether the job was cancelled when
+    /// the target was asked. Returns `false` if that has changed since: the target must be asked again.
+    ///
+    /// A state that cannot be written is requested from the target again.
+    #[must_use]
+    pub fn keep_end(&self, name: &str, state: &JobState, was_cancelled: bool) -> bool {
+        if !state.is_over() {
+            return true;
+        }
+        if self.is_cancelled(name) != was_cancelled {
+            return false;
+        }
+        if *state != JobState::Lost {
             let _ = publish_json(&self.folder(name).join(ENDED_FILE), state);
         }
+        true
     }
 
     /// Removes the record of a job, and everything in its folder.
@@ -367,6 +378,19 @@ mod tests {
         assert!(registry.is_cancelled("x"));
         registry.unmark_cancelled("x").unwrap();
         assert!(!registry.is_cancelled("x"));
+    }
+
+    #[test]
+    fn an_answer_from_before_a_cancellation_is_not_kept() {
+        let (_dir, registry) = registry();
+        registry.create(Some("x"), "x", new_job).unwrap();
+        registry.mark_cancelled("x").unwrap();
+        assert!(!registry.keep_end("x", &JobState::failed(143), false));
+        assert_eq!(registry.ended("x"), None);
+        let running = JobState::Running { problem: None };
+        assert!(registry.keep_end("x", &running, false));
+        assert!(registry.keep_end("x", &JobState::Cancelled, true));
+        assert_eq!(registry.ended("x"), Some(JobState::Cancelled));
     }
 
     #[test]

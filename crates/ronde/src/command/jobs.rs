@@ -287,34 +287,32 @@ fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
         // It is not waited for: this process ends before a target that does not answer.
         std::thread::spawn(move || {
             let states = question.answer();
+            let asked = question.positions.into_iter().zip(question.jobs);
+            let asked = asked.map(|(position, (_, was_cancelled))| (position, was_cancelled));
             // The receiver may have gone on.
-            let _ = sender.send(
-                question
-                    .positions
-                    .into_iter()
-                    .zip(states)
-                    .collect::<Vec<_>>(),
-            );
+            let _ = sender.send(asked.zip(states).collect::<Vec<_>>());
         });
     }
-    let local = |(_, job): &JobListing| match job {
-        Ok(job) => jobs.state(job, &*jobs.target(&job.settings)),
-        Err(error) => Ok(JobState::unknown(error)),
+    let state = |(_, job): &JobListing| match job {
+        Ok(job) => {
+            let state = jobs.state(job, &*jobs.target(&job.settings));
+            state.unwrap_or_else(|error| JobState::unknown(&error))
+        }
+        Err(error) => JobState::unknown(error),
     };
     let deadline = now() + ANSWER_WITHIN;
     for (position, listing) in listed.iter().enumerate() {
-        found
-            .entry(position)
-            .or_insert_with(|| local(listing).unwrap_or_else(|error| JobState::unknown(&error)));
+        found.entry(position).or_insert_with(|| state(listing));
     }
     while waiting > 0 {
         let Ok(answered) = answers.recv_timeout(deadline.saturating_duration_since(now())) else {
             break;
         };
         waiting -= 1;
-        for (position, state) in answered {
-            jobs.registry.keep_end(&listed[position].0, &state);
-            found.insert(position, state);
+        for ((position, was_cancelled), answer) in answered {
+            let listing = &listed[position];
+            let is_current = (jobs.registry).keep_end(&listing.0, &answer, was_cancelled);
+            found.insert(position, if is_current { answer } else { state(listing) });
         }
     }
     found.into_values().collect()

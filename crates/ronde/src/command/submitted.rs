@@ -73,9 +73,14 @@ impl SubmittedJobs {
         if let Some(ended) = self.registry.ended(&job.name) {
             return Ok(ended);
         }
-        let state = target.state(job, self.registry.is_cancelled(&job.name))?;
-        self.registry.keep_end(&job.name, &state);
-        Ok(state)
+        loop {
+            // The answer may take long, and another command may cancel the job meanwhile.
+            let was_cancelled = self.registry.is_cancelled(&job.name);
+            let state = target.state(job, was_cancelled)?;
+            if self.registry.keep_end(&job.name, &state, was_cancelled) {
+                return Ok(state);
+            }
+        }
     }
 }
 
