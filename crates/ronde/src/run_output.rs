@@ -123,7 +123,8 @@ impl RunOutput {
         for problem in self.trackers.finish() {
             self.terminal.line(format!("warning: {problem}"));
         }
-        if let Some(problem) = self.upload.and_then(|upload| upload.finish(None)) {
+        let note = |note: &str| self.terminal.line(note.to_owned());
+        if let Some(problem) = self.upload.and_then(|upload| upload.finish(None, &note)) {
             self.terminal.line(format!(
                 "warning: the results are not complete at their address: {problem}"
             ));

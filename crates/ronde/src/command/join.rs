@@ -107,7 +107,7 @@ pub(crate) fn join(arguments: &JoinArguments, stop: &StopFlag) -> i32 {
     terminal.finish();
     report_failure(&outcome);
     let code = outcome.exit_code();
-    match upload.and_then(|upload| upload.finish(None)) {
+    match upload.and_then(|upload| upload.finish(None, &|note| message!("{note}"))) {
         Some(problem) => {
             message!("error: cannot send the results of this host: {problem}");
             if code == exit::DONE {

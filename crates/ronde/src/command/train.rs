@@ -247,7 +247,7 @@ fn start_upload(prepared: &PreparedRun) -> Result<Option<ResultsUpload>, i32> {
 
 /// Sends the results that have not been sent. The error is a message.
 fn finish_upload(upload: Option<ResultsUpload>, code: i32) -> Result<(), String> {
-    match upload.and_then(|upload| upload.finish(Some(code))) {
+    match upload.and_then(|upload| upload.finish(Some(code), &|note| message!("{note}"))) {
         None => Ok(()),
         Some(problem) => Err(format!("cannot send all results: {problem}")),
     }

@@ -1,7 +1,8 @@
 //! [`UploadConnector`]: HTTP clients for writing, whose time limit follows the progress of the upload.
 //!
 //! The time limit of the usual client runs from the start of a request until its response, so a large body over a slow
-//! link would exceed it. These clients pass a body on in small frames and restart the limit with each of them.
+//! link would exceed it. These clients pass a body on in small frames and restart the limit with each of them. The system
+//! takes megabytes into its buffers at once, so the limit also restarts while the slowest usable link would still send them.
 
 use std::fmt;
 use std::pin::Pin;
@@ -25,6 +26,12 @@ use super::io_thread::ProgressLimit;
 
 /// The size of a frame of a body in bytes.
 const FRAME_BYTES: usize = 64 << 10;
+
+/// The time in which the slowest usable link sends a frame: 16 KiB per second.
+const FRAME_TIME: Duration = Duration::from_secs(4);
+
+/// The largest number of frames in the buffers of the system and of its peer: those of Linux have at most 6 MiB.
+const BUFFERED_FRAMES: u64 = 96;
 
 /// The name of the client in requests.
 const USER_AGENT: &str = concat!("ronde/", env!("CARGO_PKG_VERSION"));
@@ -100,7 +107,9 @@ impl UploadConnector {
             .no_zstd()
             .no_deflate()
             .https_only(!is_set(Key::AllowHttp))
-            .danger_accept_invalid_certs(is_set(Key::AllowInvalidCertificates));
+            .danger_accept_invalid_certs(is_set(Key::AllowInvalidCertificates))
+            // A peer that receives nothing of what is in the buffers.
+            .tcp_user_timeout(self.silence);
         let mut authorities = Vec::new();
         if let Some(pem) = &self.authorities {
             authorities = reqwest::Certificate::from_pem_bundle(pem)?;
@@ -176,14 +185,20 @@ impl HttpService for UploadClient {
         let url =
             url.map_err(|cause: url::ParseError| HttpError::new(HttpErrorKind::Unknown, cause))?;
         let limit = ProgressLimit::new(self.silence, Arc::default());
+        let progress = FrameCounters {
+            passed: Arc::default(),
+            progress: [Arc::clone(&limit.progress), Arc::clone(&self.progress)],
+        };
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         *request.body_mut() = Some(reqwest::Body::wrap(ObservedBody {
             inner: body,
             rest: Bytes::new(),
-            progress: [Arc::clone(&limit.progress), Arc::clone(&self.progress)],
+            counters: progress.clone(),
         }));
-        let response = limit.run(self.client.execute(request)).await;
+        let response = limit
+            .run(progress.observe(self.client.execute(request)))
+            .await;
         let response = response
             .ok_or_else(|| HttpError::new(HttpErrorKind::Timeout, NoProgress(self.silence)))?
             .map_err(http_error)?;
@@ -222,12 +237,45 @@ fn http_error(error: reqwest::Error) -> HttpError {
     HttpError::new(kind, error.without_url())
 }
 
+/// Counters of the frames of a request.
+#[derive(Clone)]
+struct FrameCounters {
+    /// The frames that were passed to the system.
+    passed: Arc<AtomicU64>,
+    /// Counters that restart limits.
+    progress: [Arc<AtomicU64>; 2],
+}
+
+impl FrameCounters {
+    fn count(&self) {
+        for counter in &self.progress {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs a request, and counts a frame whenever the slowest usable link has sent one out of the buffers.
+    async fn observe<T>(&self, request: impl Future<Output = T>) -> T {
+        let mut request = std::pin::pin!(request);
+        let mut sent = 0;
+        loop {
+            if let Ok(result) = tokio::time::timeout(FRAME_TIME, request.as_mut()).await {
+                return result;
+            }
+            let passed = self.passed.load(Ordering::Relaxed);
+            if sent < passed {
+                sent = (sent + 1).max(passed.saturating_sub(BUFFERED_FRAMES));
+                self.count();
+            }
+        }
+    }
+}
+
 /// A body that is sent in frames of at most [`FRAME_BYTES`], each of which is counted.
 struct ObservedBody {
     inner: HttpRequestBody,
     /// The part of the last chunk that was not sent yet.
     rest: Bytes,
-    progress: [Arc<AtomicU64>; 2],
+    counters: FrameCounters,
 }
 
 impl Body for ObservedBody {
@@ -249,9 +297,8 @@ impl Body for ObservedBody {
         }
         let bytes = self.rest.len().min(FRAME_BYTES);
         let frame = self.rest.split_to(bytes);
-        for counter in &self.progress {
-            counter.fetch_add(1, Ordering::Relaxed);
-        }
+        self.counters.passed.fetch_add(1, Ordering::Relaxed);
+        self.counters.count();
         Poll::Ready(Some(Ok(Frame::data(frame))))
     }
 

@@ -16,12 +16,16 @@ use crate::{name, pattern};
 const BYTES: usize = 32 << 10;
 /// The pause of a slow server, which receives at most 0.65 MB/s.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The pause of a server that receives at most 41 KB/s.
+const LONG_PAUSE: Duration = Duration::from_millis(800);
 
 /// The behaviour of a server.
 #[derive(Clone, Copy)]
 enum Behaviour {
     /// Receives the body slowly and answers.
     Slow,
+    /// Receives the body very slowly, out of large buffers, and answers.
+    VerySlow,
     /// Receives the header and nothing more.
     Hangs,
 }
@@ -36,10 +40,11 @@ struct Received {
 /// Starts a server and returns its address.
 fn serve(behaviour: Behaviour, received: &Arc<Mutex<Received>>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    // Connections inherit the small buffer, so that the sender waits for the receiver.
-    SockRef::from(&listener)
-        .set_recv_buffer_size(64 << 10)
-        .unwrap();
+    if !matches!(behaviour, Behaviour::VerySlow) {
+        // Connections inherit the small buffer, so that the sender waits for the receiver.
+        let small = SockRef::from(&listener).set_recv_buffer_size(64 << 10);
+        small.unwrap();
+    }
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     let received = Arc::clone(received);
     std::thread::spawn(move || {
@@ -75,7 +80,10 @@ fn answer(mut stream: TcpStream, behaviour: Behaviour, received: &Mutex<Received
         let mut body = vec![0; length];
         for part in body.chunks_mut(BYTES) {
             stream.read_exact(part).ok()?;
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(match behaviour {
+                Behaviour::VerySlow => LONG_PAUSE,
+                _ => PAUSE,
+            });
         }
         received.lock().unwrap().bodies.push(body);
         let response = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nETag: \"a\"\r\n\r\n";
@@ -122,12 +130,25 @@ fn an_upload_may_take_longer_than_the_limit_while_it_makes_progress() {
 }
 
 #[test]
+fn an_upload_that_the_system_has_buffered_may_take_longer_than_the_limit() {
+    let received = Arc::default();
+    let (store, _) = store(Behaviour::VerySlow, Duration::from_secs(5), &received);
+    // At least twice the limit without progress, which is 5 s here.
+    let contents = pattern(1, 416 << 10);
+    store.put(&name("x"), &contents).unwrap();
+    let received = received.lock().unwrap();
+    assert_eq!(received.requests, 1, "nothing is sent again");
+    assert!(received.bodies == [contents], "the contents arrived");
+}
+
+#[test]
 fn an_upload_to_a_hung_server_ends_within_the_retry_limit_and_is_reported() {
     let received = Arc::default();
     let (store, notices) = store(Behaviour::Hangs, Duration::from_secs(5), &received);
     let error = store.put(&name("x"), &pattern(1, 8 << 20)).unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error}");
-    assert!(error.to_string().contains("no progress for 5 s"), "{error}");
+    let is_timeout = error.to_string().contains("Connection timed out");
+    assert!(is_timeout, "{error}");
     assert_eq!(received.lock().unwrap().requests, 1);
     let notices: Vec<String> = notices.try_iter().collect();
     assert_eq!(notices.len(), 1, "{notices:?}");

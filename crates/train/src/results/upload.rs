@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io::{Read, Take};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, UNIX_EPOCH};
@@ -16,12 +18,21 @@ use crate::clock;
 
 /// Interval at which the folders are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// The time after which the wait for the last files is reported.
+const NOTE_AFTER: Duration = Duration::from_secs(2);
 /// Pause after a failed upload.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Attempts to send what remains at the end, each with the attempts of the store itself.
 const LAST_ATTEMPTS: u32 = 3;
 /// The largest output of a rank of an earlier attempt that is kept, in bytes; files are renamed at half of it.
 const EARLIER_BYTES_MAX: u64 = 16 << 20;
+/// The files of the model.
+const MODEL: [&str; 4] = [
+    ronde_model::WEIGHTS_FILE,
+    ronde_model::TOKENIZER_FILE,
+    ronde_model::CARD_FILE,
+    ronde_model::MANIFEST_FILE,
+];
 /// The largest depth of folders.
 const DEPTH_MAX: u32 = 8;
 
@@ -36,53 +47,109 @@ pub enum UploadSource {
     Logs(PathBuf),
 }
 
-/// Sends the files of a run. A thread looks for changes twice a second. Each file is one object, which is replaced; a large
-/// file that grows is sent less often, at 4 MiB per second on average.
+/// Sends the files of a run. Two threads look for changes twice a second: one for the model, and one for everything else,
+/// which begins with no file while the model is sent. Each file is one object, which is replaced; a file that grows is sent
+/// the less often the longer it takes.
 #[derive(Debug)]
 pub struct ResultsUpload {
-    /// Receives the exit code of the launcher, and is dropped at the end of the run.
-    end: Option<Sender<Option<i32>>>,
-    thread: Option<JoinHandle<Option<String>>>,
+    address: String,
+    model: UploadThread,
+    rest: UploadThread,
 }
 
 impl ResultsUpload {
-    /// Starts the thread.
+    /// Starts the threads.
     ///
     /// # Errors
     /// The system cannot start a thread.
     pub fn start(results: StoredResults, sources: Vec<UploadSource>) -> Result<Self, String> {
+        let is_model_due = Arc::new(AtomicBool::new(false));
+        let thread = |part| {
+            UploadThread::start(RunningUpload {
+                results: results.clone(),
+                sources: sources.clone(),
+                part,
+                is_model_due: Arc::clone(&is_model_due),
+                sent: SentFiles::default(),
+                has_begun: false,
+            })
+        };
+        Ok(Self {
+            address: results.address().to_string(),
+            rest: thread(UploadPart::Rest)?,
+            model: thread(UploadPart::Model)?,
+        })
+    }
+
+    /// Sends what remains, the model first, and ends the threads. A run also stores that it has ended, with the exit code of its
+    /// launcher where that is known. Calls `tell` with a note if that takes longer than two seconds. Returns why the stored
+    /// results are not complete; `None` if they are.
+    #[must_use]
+    pub fn finish(mut self, exit_code: Option<i32>, tell: &dyn Fn(&str)) -> Option<String> {
+        self.end(exit_code, tell)
+    }
+
+    fn end(&mut self, exit_code: Option<i32>, tell: &dyn Fn(&str)) -> Option<String> {
+        let address = &self.address;
+        let note = |what| tell(&format!("note: sending {what} to {address}"));
+        let model = self
+            .model
+            .finish(UploadEnd::default(), &|| note("the model"));
+        let end = UploadEnd {
+            exit_code,
+            has_model: model.is_none(),
+        };
+        let rest = self.rest.finish(end, &|| note("logs and events"));
+        model.or(rest)
+    }
+}
+
+/// How the run has ended.
+#[derive(Debug, Clone, Copy, Default)]
+struct UploadEnd {
+    exit_code: Option<i32>,
+    /// Whether the model was sent, if there is one.
+    has_model: bool,
+}
+
+/// A thread that sends files.
+#[derive(Debug)]
+struct UploadThread {
+    /// Is dropped at the end of the run.
+    end: Option<Sender<UploadEnd>>,
+    /// Is closed at the end of the thread.
+    done: Receiver<()>,
+    thread: Option<JoinHandle<Option<String>>>,
+}
+
+impl UploadThread {
+    fn start(mut upload: RunningUpload) -> Result<Self, String> {
         let (end, ended) = channel();
+        let (running, done) = channel();
         let thread = std::thread::Builder::new()
             .name("ronde-results".to_owned())
             .spawn(move || {
-                let mut upload = RunningUpload {
-                    results,
-                    sources,
-                    sent: SentFiles::default(),
-                    has_begun: false,
-                };
-                upload.run(&ended)
+                let problem = upload.run(&ended);
+                drop(running);
+                problem
             })
             .map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self {
             end: Some(end),
+            done,
             thread: Some(thread),
         })
     }
 
-    /// Sends what remains and ends the thread. A run also stores that it has ended, with the exit code of its launcher where
-    /// that is known. Returns why the stored results are not complete; `None` if they are.
-    #[must_use]
-    pub fn finish(mut self, exit_code: Option<i32>) -> Option<String> {
-        if let Some(end) = &self.end {
+    /// Sends what remains and ends the thread. Calls `slow` once if that takes long. Returns why not everything was sent.
+    fn finish(&mut self, end: UploadEnd, slow: &dyn Fn()) -> Option<String> {
+        if let Some(sender) = self.end.take() {
             // The thread is there until the sender is dropped.
-            let _ = end.send(exit_code);
+            let _ = sender.send(end);
         }
-        self.join()
-    }
-
-    fn join(&mut self) -> Option<String> {
-        self.end = None;
+        if self.done.recv_timeout(NOTE_AFTER) == Err(RecvTimeoutError::Timeout) {
+            slow();
+        }
         let joined = self.thread.take()?.join();
         joined.unwrap_or_else(|_| Some("a bug in ronde".to_owned()))
     }
@@ -91,25 +158,41 @@ impl ResultsUpload {
 impl Drop for ResultsUpload {
     fn drop(&mut self) {
         // A run that drops it without `finish` reports another error.
-        let _ = self.join();
+        let _ = self.end(None, &|_| {});
+    }
+}
+
+/// The files that a thread sends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum UploadPart {
+    Model,
+    Rest,
+}
+
+impl UploadPart {
+    fn has(self, name: &str) -> bool {
+        MODEL.contains(&name) == (self == Self::Model)
     }
 }
 
 struct RunningUpload {
     results: StoredResults,
     sources: Vec<UploadSource>,
+    part: UploadPart,
+    /// Whether files of the model are being sent.
+    is_model_due: Arc<AtomicBool>,
     sent: SentFiles,
     /// Whether the note about the end of an earlier attempt was removed.
     has_begun: bool,
 }
 
 impl RunningUpload {
-    fn run(&mut self, ended: &Receiver<Option<i32>>) -> Option<String> {
+    fn run(&mut self, ended: &Receiver<UploadEnd>) -> Option<String> {
         let mut pause = LOOK_EVERY;
-        let exit_code = loop {
+        let end = loop {
             match ended.recv_timeout(pause) {
-                Ok(exit_code) => break exit_code,
-                Err(RecvTimeoutError::Disconnected) => break None,
+                Ok(end) => break end,
+                Err(RecvTimeoutError::Disconnected) => break UploadEnd::default(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
             // A failure that lasts is reported at the end; the files stay where they are until then.
@@ -120,7 +203,7 @@ impl RunningUpload {
         };
         let mut problem = None;
         for _ in 0..LAST_ATTEMPTS {
-            match self.send(true).and_then(|()| self.store_end(exit_code)) {
+            match self.send(true).and_then(|()| self.store_end(end)) {
                 Ok(()) => return None,
                 Err(error) => problem = Some(error.to_string()),
             }
@@ -134,10 +217,10 @@ impl RunningUpload {
         sources.any(|source| matches!(source, UploadSource::Run(_)))
     }
 
-    /// Stores that the run has ended. Hosts that join it do not.
-    fn store_end(&self, exit_code: Option<i32>) -> Result<(), StoreError> {
-        match self.leads() {
-            true => self.results.put_end(exit_code),
+    /// Stores that the run has ended, once everything is there. Hosts that join it do not.
+    fn store_end(&self, end: UploadEnd) -> Result<(), StoreError> {
+        match self.part == UploadPart::Rest && end.has_model && self.leads() {
+            true => self.results.put_end(end.exit_code),
             false => Ok(()),
         }
     }
@@ -145,7 +228,7 @@ impl RunningUpload {
     /// Sends the files that are due, or everything that has changed. A file that cannot be sent does not keep back the
     /// others, unless the store does not answer; the result is the first error.
     fn send(&mut self, all: bool) -> Result<(), StoreError> {
-        if !self.has_begun && self.leads() {
+        if !self.has_begun && self.part == UploadPart::Rest && self.leads() {
             self.results.remove_end()?;
         }
         self.has_begun = true;
@@ -153,6 +236,7 @@ impl RunningUpload {
         for source in &self.sources {
             source.scan(&mut found);
         }
+        found.retain(|file| self.part.has(&file.name));
         let mut first = None;
         for name in self.sent.gone(&found) {
             let deleted = ObjectName::new(name.as_str())
@@ -162,9 +246,17 @@ impl RunningUpload {
                 Err(error) => keep_first(&mut first, error)?,
             }
         }
-        for file in self.sent.due(found, clock::seconds(), all) {
+        let due = self.sent.due(found, clock::seconds(), all);
+        if self.part == UploadPart::Model {
+            self.is_model_due.store(!due.is_empty(), Relaxed);
+        }
+        for file in due {
+            if self.part == UploadPart::Rest && !all && self.is_model_due.load(Relaxed) {
+                break;
+            }
+            let start_s = clock::seconds();
             match self.put(&file) {
-                Ok(true) => self.sent.add(&file, clock::seconds()),
+                Ok(true) => self.sent.add(&file, start_s, clock::seconds()),
                 Ok(false) => {}
                 Err(error) => keep_first(&mut first, error)?,
             }
@@ -243,15 +335,7 @@ impl UploadSource {
     fn has(&self, name: &str) -> bool {
         match self {
             Self::Run(_) => ![CHECKPOINTS, JOB].contains(&name),
-            Self::Workers(_) => [
-                ronde_model::WEIGHTS_FILE,
-                ronde_model::MANIFEST_FILE,
-                ronde_model::TOKENIZER_FILE,
-                ronde_model::CARD_FILE,
-                "flight",
-                "trace",
-            ]
-            .contains(&name),
+            Self::Workers(_) => MODEL.contains(&name) || ["flight", "trace"].contains(&name),
             Self::Logs(_) => true,
         }
     }
@@ -371,7 +455,7 @@ mod tests {
         assert!(stored.has_events().unwrap(), "sent before the end");
         write("run/events.jsonl", "one\ntwo\n");
         assert_eq!(stored.ended().unwrap(), None);
-        assert_eq!(upload.finish(Some(3)), None);
+        assert_eq!(upload.finish(Some(3), &|_| {}), None);
         let end = stored.ended().unwrap().unwrap();
         assert_eq!(end.exit_code, Some(3));
         let mut names: Vec<String> = stored
@@ -408,7 +492,7 @@ mod tests {
         let send = |folder: &str| {
             let source = UploadSource::Logs(path(folder));
             let upload = ResultsUpload::start(stored.clone(), vec![source]).unwrap();
-            assert_eq!(upload.finish(None), None);
+            assert_eq!(upload.finish(None, &|_| {}), None);
             let listed = stored.list().unwrap();
             listed
                 .iter()
