@@ -165,7 +165,7 @@ impl JobRegistry {
         })
     }
 
-    /// Returns what a user can do who has named a job that does not exist: similar names, and the command with all names.
+    /// Returns the help for the name of a job that does not exist: similar names, and the command with all names.
     #[must_use]
     pub fn suggestion(&self, name: &str) -> String {
         let entries = std::fs::read_dir(&self.path)

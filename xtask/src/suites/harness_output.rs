@@ -95,7 +95,7 @@ pub(crate) fn unfinished_test(output: &str) -> Option<String> {
 /// The most lines of a failed test's output that the summary repeats.
 const MESSAGE_LINES: usize = 40;
 
-/// Returns the end of what a failed test has printed.
+/// Returns the end of a failed test's output.
 pub(crate) fn message(output: &str, test: &str) -> String {
     let head = format!("---- {test} stdout ----");
     let lines = output.lines().skip_while(|line| *line != head).skip(1);

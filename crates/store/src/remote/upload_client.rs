@@ -108,7 +108,7 @@ impl UploadConnector {
             .no_deflate()
             .https_only(!is_set(Key::AllowHttp))
             .danger_accept_invalid_certs(is_set(Key::AllowInvalidCertificates))
-            // A peer that receives nothing of what is in the buffers.
+            // Ends connections to a peer that receives nothing more.
             .tcp_user_timeout(self.silence);
         let mut authorities = Vec::new();
         if let Some(pem) = &self.authorities {

@@ -11,7 +11,7 @@ mkdir -p uses && printf 'bin/%s\ninputs/%s\n' "$program" "$inputs" > "uses/$mark
 
 /// Removes the programs and data that no job on the host uses. Arguments: the folder of a job that was removed, and the mark of
 /// that job. Notes of other jobs without a folder count for a day, because a submission may be copying. A job without a note
-/// was submitted by an earlier version: then nothing is removed. What an earlier removal or copy has left behind is removed after a day.
+/// was submitted by an earlier version: then nothing is removed. Folders left behind by an earlier removal or copy are removed after a day.
 /// A folder keeps its name when it is moved, see `STORE_INPUTS`.
 pub(super) const REMOVE_UNUSED: &str = r#"
 root=${1%/jobs/*}

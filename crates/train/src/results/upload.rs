@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 const NOTE_AFTER: Duration = Duration::from_secs(2);
 /// Pause after a failed upload.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Attempts to send what remains at the end, each with the attempts of the store itself.
+/// Attempts to send the last files at the end, each with the attempts of the store itself.
 const LAST_ATTEMPTS: u32 = 3;
 /// The largest output of a rank of an earlier attempt that is kept, in bytes; files are renamed at half of it.
 const EARLIER_BYTES_MAX: u64 = 16 << 20;
@@ -81,7 +81,7 @@ impl ResultsUpload {
         })
     }
 
-    /// Sends what remains, the model first, and ends the threads. A run also stores that it has ended, with the exit code of its
+    /// Sends all files that have changed, the model first, and ends the threads. A run also stores that it has ended, with the exit code of its
     /// launcher where that is known. Calls `tell` with a note if that takes longer than two seconds. Returns why the stored
     /// results are not complete; `None` if they are.
     #[must_use]
@@ -141,7 +141,7 @@ impl UploadThread {
         })
     }
 
-    /// Sends what remains and ends the thread. Calls `slow` once if that takes long. Returns why not everything was sent.
+    /// Sends all files that have changed and ends the thread. Calls `slow` once if that takes long. Returns why not everything was sent.
     fn finish(&mut self, end: UploadEnd, slow: &dyn Fn()) -> Option<String> {
         if let Some(sender) = self.end.take() {
             // The thread is there until the sender is dropped.
