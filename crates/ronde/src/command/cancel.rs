@@ -50,6 +50,7 @@ pub(in crate::command) fn report(text: &str) {
 pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let (job, target) = jobs.find(name)?;
+    let is_placing = job.submitter.is_alive();
     let state = jobs.state(&job, &*target);
     let was_over = state.as_ref().is_ok_and(JobState::is_over);
     if !was_over && let Err(error) = jobs.registry.mark_cancelled(name) {
@@ -75,7 +76,8 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
         return state;
     }
     let state = match jobs.state(&job, &*target)? {
-        JobState::Starting => wait_for_submitter(&jobs, name)?,
+        // It may have been placed since its target was asked to end it.
+        state if is_placing && !state.is_over() => wait_for_submitter(&jobs, name)?,
         state => state,
     };
     // The submitting command may have removed the record, and the note in it, before the state was read.
