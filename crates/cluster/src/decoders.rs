@@ -120,6 +120,7 @@ fn report() -> WorkerReport {
         draining: false,
         trouble: Some(GroupFailure {
             suspect: None,
+            is_unreachable: false,
             cause: "lost group rank 2".to_owned(),
         }),
     }

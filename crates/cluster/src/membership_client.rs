@@ -7,7 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ronde_core::{
-    Assignment, Collectives, Departure, Event, Generation, JobMember, MembershipError,
+    Assignment, Collectives, Departure, Event, Generation, GroupRank, JobMember, MembershipError,
     MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
 use ronde_elastic::{
@@ -301,6 +301,13 @@ impl MembershipClient {
         })
     }
 
+    /// Returns the worker of a rank in a generation.
+    fn worker(&self, generation: Generation, rank: GroupRank) -> Option<WorkerId> {
+        let state = self.lock();
+        let members = state.members.get(&generation)?;
+        members.get(rank.index()).copied().map(WorkerId)
+    }
+
     /// Waits for an assignment to a later generation than `left`.
     fn wait(
         &self,
@@ -337,7 +344,12 @@ impl MembershipClient {
 impl JobMember for MembershipClient {
     fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError> {
         let settings = &self.terms.settings;
-        let Some(Departure { left, cause }) = departure else {
+        let Some(Departure {
+            left,
+            cause,
+            unreachable,
+        }) = departure
+        else {
             let limit = settings.first_generation_max();
             return self.wait(None, limit).map_err(|why| match why {
                 NoAssignment::Over(reason) => MembershipError::Ended { reason },
@@ -351,7 +363,8 @@ impl JobMember for MembershipClient {
         };
         let failed = WorkerEvent::Failed {
             generation: left,
-            suspect: None,
+            suspect: unreachable.and_then(|peer| self.worker(left, peer)),
+            is_unreachable: unreachable.is_some(),
             cause: cause.clone(),
         };
         self.handle(failed, EventOrigin::Training);

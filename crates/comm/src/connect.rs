@@ -76,6 +76,14 @@ fn failed(what: String, cause: &dyn ToString) -> CollectiveError {
     }
 }
 
+fn unreachable(peer: usize, what: String, cause: &dyn ToString) -> CollectiveError {
+    CollectiveError::Unreachable {
+        peer: GroupRank(peer as u32),
+        what,
+        cause: cause.to_string(),
+    }
+}
+
 /// The outcome of one connection.
 enum ConnectionOutcome {
     /// A connection to a member, with its number.
@@ -210,9 +218,11 @@ fn gather(
                 heard += 1;
             }
             Err(_) => {
-                let missing: Vec<String> = (0..peers.len())
+                let missing = (0..peers.len())
                     .filter(|&peer| peer != mine.rank as usize)
-                    .filter(|&peer| wires[peer * each..][..each].iter().any(Option::is_none))
+                    .filter(|&peer| wires[peer * each..][..each].iter().any(Option::is_none));
+                let first = missing.clone().next().unwrap_or_default();
+                let missing: Vec<String> = missing
                     .map(|peer| format!("{peer} ({})", peers[peer]))
                     .collect();
                 let what = format!("cannot connect to group ranks {}", missing.join(", "));
@@ -220,7 +230,7 @@ fn gather(
                 if refusals > 0 {
                     cause += &format!("; {refusals} refused: {}", refused.join("; "));
                 }
-                return Err(failure.unwrap_or_else(|| failed(what, &cause)));
+                return Err(failure.unwrap_or_else(|| unreachable(first, what, &cause)));
             }
         }
     }
@@ -238,7 +248,7 @@ fn dial(
     loop {
         let left = clock::left(end);
         if left.is_zero() || joining.dialled.are_closed() {
-            return Err(failed(what(), &"no answer before the deadline"));
+            return Err(unreachable(peer, what(), &"no answer before the deadline"));
         }
         match TcpStream::connect_timeout(&address, left.min(Duration::from_secs(1))) {
             Ok(stream) => {
@@ -262,7 +272,9 @@ fn dial(
                 }
                 return Ok(wire);
             }
-            Err(error) if clock::left(end).is_zero() => return Err(failed(what(), &error)),
+            Err(error) if clock::left(end).is_zero() => {
+                return Err(unreachable(peer, what(), &error));
+            }
             Err(_) => clock::pause(PAUSE),
         }
     }

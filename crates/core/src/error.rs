@@ -108,6 +108,16 @@ pub enum CollectiveError {
         /// The requested size in bytes.
         bytes: usize,
     },
+    /// A member could not be connected to before the deadline.
+    #[error("{what}: {cause}")]
+    Unreachable {
+        /// The member.
+        peer: GroupRank,
+        /// The attempted action, with the address.
+        what: String,
+        /// The system's error.
+        cause: String,
+    },
     /// A connection could not be established, or a socket could not be configured.
     #[error("{what}: {cause}")]
     Connect {
@@ -126,6 +136,7 @@ impl CollectiveError {
             Self::PeerLost { .. }
             | Self::Timeout { .. }
             | Self::Aborted { .. }
+            | Self::Unreachable { .. }
             | Self::Connect { .. } => Recovery::Rejoin,
             Self::Mismatch { .. }
             | Self::OtherPlan { .. }

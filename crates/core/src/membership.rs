@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Assignment, Collectives, Generation, Recovery, Step};
+use crate::{Assignment, Collectives, Generation, GroupRank, Recovery, Step};
 
 /// The reason why this worker has no position in the job any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -128,6 +128,8 @@ pub struct Departure {
     pub left: Generation,
     /// The reason.
     pub cause: String,
+    /// The member of that generation that could not be reached, if that was the reason.
+    pub unreachable: Option<GroupRank>,
 }
 
 /// A worker's membership in its job, over all generations. All methods except [`JobMember::drain`] are called from
@@ -215,6 +217,7 @@ mod tests {
         let departure = Departure {
             left: first.generation,
             cause: "a bad step".to_owned(),
+            unreachable: None,
         };
         let error = LoneMember.next(Some(departure)).unwrap_err();
         assert!(error.to_string().ends_with(": a bad step"), "{error}");

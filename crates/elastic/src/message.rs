@@ -25,6 +25,9 @@ pub enum WorkerPhase {
 pub struct GroupFailure {
     /// The peer that caused it, if this worker observed the failure directly.
     pub suspect: Option<WorkerId>,
+    /// Whether this worker could not connect to the suspect until the time limit.
+    #[serde(default)]
+    pub is_unreachable: bool,
     /// The group's error message.
     pub cause: String,
 }

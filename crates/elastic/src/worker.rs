@@ -233,11 +233,16 @@ impl WorkerMachine {
             WorkerEvent::Failed {
                 generation,
                 suspect,
+                is_unreachable,
                 cause,
             } => {
                 if self.generation == Some(generation) && self.phase != WorkerPhase::Idle {
                     self.leave(&cause, out);
-                    self.trouble = Some(GroupFailure { suspect, cause });
+                    self.trouble = Some(GroupFailure {
+                        suspect,
+                        is_unreachable,
+                        cause,
+                    });
                     self.enter_pending(out);
                 }
             }

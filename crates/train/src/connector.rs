@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use ronde_comm::JoinCancellation;
 use ronde_core::{
-    Assignment, Departure, Generation, Group, JobMember, MembershipError, MembershipPolicy,
-    Recovery,
+    Assignment, CollectiveError, Departure, Generation, Group, JobMember, MembershipError,
+    MembershipPolicy, Recovery,
 };
 
 use crate::TrainError;
@@ -58,7 +58,7 @@ impl GenerationConnector {
         match self.connect_to(assignment) {
             Ok(group) => Ok((assignment.clone(), group)),
             Err(error) if is_elastic && error.recovery() == Recovery::Rejoin => {
-                self.next(assignment.generation, &error.to_string())
+                self.next_after(departure(assignment.generation, &error))
             }
             Err(error) => Err(error),
         }
@@ -73,9 +73,16 @@ impl GenerationConnector {
         left: Generation,
         cause: &str,
     ) -> Result<(Assignment, Arc<dyn Group>), TrainError> {
-        let (mut left, mut cause) = (left, cause.to_owned());
+        self.next_after(Departure {
+            left,
+            cause: cause.to_owned(),
+            unreachable: None,
+        })
+    }
+
+    fn next_after(&self, mut left: Departure) -> Result<(Assignment, Arc<dyn Group>), TrainError> {
         loop {
-            let assignment = match self.member.next(Some(Departure { left, cause })) {
+            let assignment = match self.member.next(Some(left)) {
                 Err(MembershipError::FixedMembers { cause }) => {
                     return Err(TrainError::NoNextGeneration { cause });
                 }
@@ -84,8 +91,7 @@ impl GenerationConnector {
             match self.connect_to(&assignment) {
                 Ok(group) => return Ok((assignment, group)),
                 Err(error) if error.recovery() == Recovery::Rejoin => {
-                    left = assignment.generation;
-                    cause = error.to_string();
+                    left = departure(assignment.generation, &error);
                 }
                 Err(error) => return Err(error),
             }
@@ -102,5 +108,18 @@ impl GenerationConnector {
         let group = (self.connect)(assignment, listener, JoinCancellation::when(is_over))?;
         self.member.entered(generation, group.clone());
         Ok(group)
+    }
+}
+
+/// Returns the departure of a worker that could not join a generation.
+fn departure(left: Generation, error: &TrainError) -> Departure {
+    let unreachable = match error.collective() {
+        Some(CollectiveError::Unreachable { peer, .. }) => Some(*peer),
+        _ => None,
+    };
+    Departure {
+        left,
+        cause: error.to_string(),
+        unreachable,
     }
 }

@@ -355,7 +355,7 @@ impl TrainError {
     }
 
     /// Returns the failed collective, if any.
-    fn collective(&self) -> Option<&CollectiveError> {
+    pub(crate) fn collective(&self) -> Option<&CollectiveError> {
         match self {
             Self::Step { source, .. } | Self::Evaluate(source) => match &**source {
                 ParallelError::Collective { source, .. }

@@ -137,6 +137,7 @@ fn no_generation_follows_the_first_one() {
     let departure = Departure {
         left: Generation::FIRST,
         cause: "lost rank 1".to_owned(),
+        unreachable: None,
     };
     let error = member.next(Some(departure)).unwrap_err();
     assert!(error.to_string().ends_with("lost rank 1"), "{error}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ronde_core::{Generation, MembershipPolicy, Step};
+use ronde_core::{Generation, MembershipPolicy, Rank, Step};
 
 use super::succession::{DecisionInputs, GenerationDecision, GenerationPlan};
 use super::{
@@ -10,12 +10,19 @@ use super::{
     Waiting,
 };
 use crate::membership::rank_of;
-use crate::{JobPhase, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToWorker, WaitEnd};
+use crate::{
+    JobPhase, MemberInfo, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToWorker, WaitEnd,
+    WorkerId,
+};
 
 /// Time after which a wait is reported again for the first time; shorter ones are usual.
 const WAIT_IS_LONG: Duration = Duration::from_secs(2);
 /// Interval between two messages about the same wait.
 const WAIT_NOTICE: Duration = Duration::from_secs(10);
+
+/// The shortest exclusion of a worker that another one cannot connect to. Each return costs all workers a wait until the
+/// time limit of connections.
+const SEPARATION: Duration = Duration::from_secs(300);
 
 impl CoordinatorMachine {
     pub(super) fn situation(&self, now: Time) -> DecisionInputs<'_> {
@@ -132,8 +139,8 @@ impl CoordinatorMachine {
         self.aborted = Some(generation);
     }
 
-    /// Notices a group that failed without a loss, and excludes a member if this happens twice at
-    /// the same step.
+    /// Notices a group that failed without a loss, and excludes a member if two cannot connect to each other, or if this
+    /// happens twice at the same step.
     pub(super) fn note_broken(&mut self, now: Time) {
         let record = self.lease.record();
         let (Some(generation), members) = (record.generation, record.members.clone()) else {
@@ -152,14 +159,35 @@ impl CoordinatorMachine {
         let again = self
             .reformed
             .take_if(|formed| formed.generation == generation && formed.failed_at == step);
-        let can_spare = members.len() as u32 > self.settings.workers_min;
-        if again.is_some()
-            && can_spare
-            && let Some(worker) = self.workers.most_blamed(&members, generation)
-        {
-            let until = self.exclusion(now);
+        let separated = self.workers.separated(&members, generation).is_some();
+        let blamed = self.workers.most_blamed(&members, generation);
+        let Some(blamed) = blamed.filter(|_| separated || again.is_some()) else {
+            return;
+        };
+        let mut excluded = vec![blamed];
+        if separated {
+            // A fault between two hosts separates all of their workers.
+            let of_host = of_host(&members, blamed);
+            if self.can_spare(of_host.len(), members.len()) {
+                excluded = of_host;
+            }
+        }
+        if !self.can_spare(excluded.len(), members.len()) {
+            return;
+        }
+        let until = match separated {
+            true => self.exclusion(now).max(now.after(SEPARATION)),
+            false => self.exclusion(now),
+        };
+        for worker in excluded {
             self.workers.exclude(worker, until);
         }
+    }
+
+    /// Returns whether the job can continue without `count` of its `all` workers.
+    fn can_spare(&self, count: usize, all: usize) -> bool {
+        let left = all.saturating_sub(count) as u32;
+        left >= self.settings.workers_min.max(1)
     }
 
     pub(super) fn next_generation(&mut self, now: Time, out: &mut Vec<CoordinatorCommand>) {
@@ -366,9 +394,15 @@ impl CoordinatorMachine {
             };
         }
         if plan.is_urgent {
-            let mut reports = self.workers.broken(&record.members, ended);
-            let cause = reports.find_map(|report| report.trouble.as_ref().map(|t| t.cause.clone()));
-            let cause = cause.unwrap_or_else(|| "a member left it".to_owned());
+            let reported = || {
+                let mut reports = self.workers.broken(&record.members, ended);
+                reports.find_map(|report| report.trouble.as_ref().map(|t| t.cause.clone()))
+            };
+            let separated = self.workers.separated(&record.members, ended);
+            let cause = separated.map(|pair| separation(&record.members, pair));
+            let cause = cause
+                .or_else(reported)
+                .unwrap_or_else(|| "a member left it".to_owned());
             let out = record.members.iter().map(|member| member.worker);
             let excluded = out
                 .clone()
@@ -391,4 +425,21 @@ impl CoordinatorMachine {
             left,
         }
     }
+}
+
+/// Returns a sentence about two members that cannot connect to each other. The higher rank dials the lower one.
+fn separation(members: &[MemberInfo], (lower, higher): (Rank, Rank)) -> String {
+    let [from, to] = [higher, lower].map(|rank| &members[rank.index()]);
+    format!(
+        "worker {} on {} cannot connect to worker {} on {} at {}",
+        from.worker, from.host, to.worker, to.host, to.address
+    )
+}
+
+/// Returns the members on the host of one of them.
+fn of_host(members: &[MemberInfo], worker: WorkerId) -> Vec<WorkerId> {
+    let found = members.iter().find(|member| member.worker == worker);
+    let host = found.map(|member| &member.host);
+    let of_host = members.iter().filter(|member| Some(&member.host) == host);
+    of_host.map(|member| member.worker).collect()
 }

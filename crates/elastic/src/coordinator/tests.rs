@@ -297,6 +297,7 @@ fn a_group_that_fails_twice_at_a_step_continues_without_the_suspect() {
                 let suspect = suspect.map(WorkerId);
                 report.trouble = Some(GroupFailure {
                     suspect,
+                    is_unreachable: false,
                     cause: "timeout".to_owned(),
                 });
             });
@@ -319,6 +320,42 @@ fn a_group_that_fails_twice_at_a_step_continues_without_the_suspect() {
         (job.stored.generation, job.members()),
         (Some(Generation(3)), vec![1, 2])
     );
+}
+
+#[test]
+fn of_two_members_that_cannot_connect_one_is_excluded_at_once_and_both_are_named() {
+    let mut job = Job::training(Settings::new(4), 4);
+    let generation = job.stored.generation;
+    let blame = [(1, None), (2, Some(4)), (3, None), (4, Some(2))];
+    for (worker, suspect) in blame {
+        job.report(worker, |report| {
+            (report.generation, report.phase) = (generation, WorkerPhase::Idle);
+            report.trouble = Some(GroupFailure {
+                suspect: suspect.map(WorkerId),
+                is_unreachable: suspect.is_some(),
+                cause: "lost group rank 1".to_owned(),
+            });
+        });
+    }
+    let mut commands = Vec::new();
+    for _ in 0..2 {
+        job.now = job.now.after(Duration::from_millis(500));
+        for worker in 1..=4 {
+            commands.extend(job.report(worker, |_| {}));
+        }
+    }
+    assert_eq!(
+        (job.stored.generation, job.members()),
+        (Some(Generation(2)), vec![1, 2, 3])
+    );
+    let shown = reasons(&commands).join("\n");
+    for part in [
+        "worker 4 on",
+        "cannot connect to worker 2 on",
+        "worker 4 is excluded",
+    ] {
+        assert!(shown.contains(part), "{shown}");
+    }
 }
 
 #[test]

@@ -288,6 +288,26 @@ impl WorkerTable {
         live.filter_map(|report| report.next).max()
     }
 
+    /// Returns the ranks of two members, each of which could not connect to the other one; the lower rank first.
+    pub(super) fn separated(
+        &self,
+        members: &[MemberInfo],
+        generation: Generation,
+    ) -> Option<(Rank, Rank)> {
+        let accusations = self.broken(members, generation).filter_map(|report| {
+            let trouble = report.trouble.as_ref()?;
+            let suspect = trouble.suspect.filter(|_| trouble.is_unreachable)?;
+            Some((report.member.worker, suspect))
+        });
+        let accusations: Vec<(WorkerId, WorkerId)> = accusations.collect();
+        let is_mutual = |(accuser, suspect): &&(WorkerId, WorkerId)| {
+            accusations.contains(&(*suspect, *accuser))
+        };
+        let (accuser, suspect) = accusations.iter().find(is_mutual)?;
+        let ranks = (rank_of(members, *accuser)?, rank_of(members, *suspect)?);
+        Some((ranks.0.min(ranks.1), ranks.0.max(ranks.1)))
+    }
+
     /// Returns the member with the most accusations by members that left the group, counting both
     /// ends of each accusation, and the highest rank among equals. `None` if no other member would
     /// remain.

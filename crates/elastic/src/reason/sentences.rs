@@ -289,7 +289,7 @@ impl Reason {
                 excluded.map_or(Ok(()), |worker| {
                     write!(
                         f,
-                        "; worker {worker} is excluded because the others cannot reach it"
+                        "; worker {worker} is excluded for a while because not all others can reach it"
                     )
                 })
             }

@@ -62,6 +62,8 @@ pub enum WorkerEvent {
         generation: Generation,
         /// The peer that caused it, if this worker observed the failure directly.
         suspect: Option<WorkerId>,
+        /// Whether this worker could not connect to the suspect until the time limit.
+        is_unreachable: bool,
         /// The error message.
         cause: String,
     },

@@ -286,6 +286,7 @@ fn a_group_that_fails_at_the_boundary_is_left_for_the_next_generation_at_once() 
     worker.send(WorkerEvent::Failed {
         generation: Generation(2),
         suspect: None,
+        is_unreachable: false,
         cause,
     });
     worker.is_at(WorkerPhase::Forming, 3, 3);

@@ -65,6 +65,39 @@ fn a_job_on_two_hosts_has_the_bits_of_a_run_and_is_fetched() {
 }
 
 #[test]
+#[ignore = "connecting is tried for half a minute; `cargo xtask soak` runs it"]
+fn of_two_hosts_that_cannot_reach_each_other_one_is_excluded() {
+    let Some(hosts) = SshHosts::new(3) else {
+        return;
+    };
+    let second = &hosts.network.names[2];
+    let third = address(3);
+    assert!(ip(&format!("-n {second} route add blackhole {third}/32")));
+    hosts.targets(&[(
+        "gpus",
+        "ssh_config",
+        "hosts = [\"h1:1\", \"h2:1\", \"h3:1\"]",
+    )]);
+    let words = ["--on", "gpus", "-n", "3", "--name", "cut"];
+    let sets = ["--set", "train.epochs=2"];
+    let submitted = hosts.submit(&[&words[..], &sets[..]].concat());
+    submitted.expect(0, &["job cut on gpus"]);
+    hosts.ronde(&["wait", "cut"]).expect(0, &["finished"]);
+    let path = hosts.path("remote/jobs/cut/results/events.jsonl");
+    let events = std::fs::read_to_string(path).unwrap();
+    for part in ["cannot connect to worker", "is excluded for a while"] {
+        assert!(events.contains(part), "{events}");
+    }
+    let plain = ["train", "--json", "-n", "1", "--set", "train.epochs=2"];
+    let plain = hosts.dir.run(&plain).blake3();
+    hosts
+        .ronde(&["fetch", "cut", "--to", "copy"])
+        .expect(0, &[]);
+    let model = std::fs::read_to_string(hosts.path("copy/model.json")).unwrap();
+    assert!(model.contains(&plain), "{model}");
+}
+
+#[test]
 fn results_of_hosts_without_a_common_disk_are_fetched() {
     let Some(hosts) = SshHosts::new(2) else {
         return;

@@ -245,6 +245,7 @@ impl SimulatedWorker {
         let failed = |generation| WorkerEvent::Failed {
             generation,
             suspect,
+            is_unreachable: false,
             cause,
         };
         let generation = self.group.as_ref().map(SimulatedGroup::generation);

@@ -196,7 +196,7 @@ impl JobMember for TestMember {
     }
 
     fn next(&self, departure: Option<Departure>) -> Result<Assignment, MembershipError> {
-        let Departure { left, cause } = departure.expect("the first assignment is given");
+        let Departure { left, cause, .. } = departure.expect("the first assignment is given");
         let mut members = self.job.members.lock().unwrap();
         if std::mem::take(&mut members.saves_alone) {
             let generation = Generation(members.generation);
