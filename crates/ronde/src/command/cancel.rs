@@ -41,7 +41,7 @@ pub(crate) fn cancel(arguments: &CancelArguments) -> i32 {
     }
 }
 
-/// Prints what a target does in another way than usual, and why.
+/// Prints a difference from the usual way to end a job, with its reason.
 pub(in crate::command) fn report(text: &str) {
     message!("{text}");
 }
@@ -66,7 +66,7 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
             let state = jobs.state(&job, &*target);
             state.is_ok_and(|state| state.is_over())
         };
-        // The job may go on, and then its end is one of its own.
+        // The job may continue, and then it was not cancelled.
         if !was_over && !is_over() {
             jobs.registry.unmark_cancelled(name)?;
         }
