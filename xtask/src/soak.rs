@@ -82,7 +82,12 @@ pub(crate) fn soak(arguments: &[String]) -> Result<()> {
         cargo_test("pipelines", &["--ignored", "--nocapture"])?;
         cargo_test(
             "command",
-            &["--ignored", "jobs_on_slurm", "--test-threads=1"],
+            &[
+                "--ignored",
+                "jobs_on_slurm",
+                "jobs_on_hosts",
+                "--test-threads=1",
+            ],
         )?;
         train_examples()?;
     }

@@ -76,6 +76,7 @@ fn failed(what: String, cause: &dyn ToString) -> CollectiveError {
     }
 }
 
+/// Returns the error for a member that did not connect before the deadline.
 fn unreachable(peer: usize, what: String, cause: &dyn ToString) -> CollectiveError {
     CollectiveError::Unreachable {
         peer: GroupRank(peer as u32),

@@ -37,8 +37,8 @@ impl ProcessGroup {
     /// [`ProcessGroup::calibrate`].
     ///
     /// # Errors
-    /// [`CollectiveError::Connect`] when a peer cannot be reached before the deadline or refuses this
-    /// member, with the peers that this member refused; [`CollectiveError::Invalid`] for plain
+    /// [`CollectiveError::Unreachable`] when a peer cannot be reached before the deadline, with the peers that this member
+    /// refused; [`CollectiveError::Connect`] when a peer refuses this member; [`CollectiveError::Invalid`] for plain
     /// connections to other hosts that were not requested explicitly;
     /// [`CollectiveError::OtherPlan`] on both sides when a setting differs.
     pub fn connect(

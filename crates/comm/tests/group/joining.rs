@@ -181,7 +181,8 @@ fn a_peer_that_never_connects_is_named() {
         config.connect_timeout = Duration::from_millis(100);
         let listener = listener.try_clone().unwrap();
         match ProcessGroup::connect(config, listener, &peers) {
-            Err(error @ CollectiveError::Connect { .. }) => {
+            Err(error @ CollectiveError::Unreachable { peer, .. }) => {
+                assert_eq!(peer.index(), 1 - rank);
                 assert!(error.to_string().contains(expected), "{error}");
             }
             other => panic!("{other:?}"),

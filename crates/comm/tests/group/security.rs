@@ -40,7 +40,7 @@ fn join(config: GroupConfig, listener: &TcpListener, peers: &[SocketAddr]) -> Jo
 #[track_caller]
 fn refusal(joining: JoinHandle<Joined>) -> String {
     match joining.join().expect("joining does not panic") {
-        Err(error @ CollectiveError::Connect { .. }) => {
+        Err(error @ (CollectiveError::Connect { .. } | CollectiveError::Unreachable { .. })) => {
             assert_eq!(error.recovery(), Recovery::Rejoin);
             error.to_string()
         }

@@ -322,12 +322,10 @@ fn a_group_that_fails_twice_at_a_step_continues_without_the_suspect() {
     );
 }
 
-#[test]
-fn of_two_members_that_cannot_connect_one_is_excluded_at_once_and_both_are_named() {
-    let mut job = Job::training(Settings::new(4), 4);
+/// Lets a group of four fail with these suspects of the workers 1 to 4, to which they could not connect. Returns the reasons.
+fn fail_to_connect(job: &mut Job, suspects: [Option<u64>; 4]) -> String {
     let generation = job.stored.generation;
-    let blame = [(1, None), (2, Some(4)), (3, None), (4, Some(2))];
-    for (worker, suspect) in blame {
+    for (worker, suspect) in (1..).zip(suspects) {
         job.report(worker, |report| {
             (report.generation, report.phase) = (generation, WorkerPhase::Idle);
             report.trouble = Some(GroupFailure {
@@ -344,11 +342,29 @@ fn of_two_members_that_cannot_connect_one_is_excluded_at_once_and_both_are_named
             commands.extend(job.report(worker, |_| {}));
         }
     }
+    reasons(&commands).join("\n")
+}
+
+#[test]
+fn a_member_that_only_others_cannot_reach_is_late_and_not_excluded() {
+    let mut job = Job::training(Settings::new(4), 4);
+    for generation in 2..5 {
+        fail_to_connect(&mut job, [Some(3), Some(3), None, Some(3)]);
+        assert_eq!(
+            (job.stored.generation, job.members()),
+            (Some(Generation(generation)), vec![1, 2, 3, 4])
+        );
+    }
+}
+
+#[test]
+fn of_two_members_that_cannot_connect_one_is_excluded_at_once_and_both_are_named() {
+    let mut job = Job::training(Settings::new(4), 4);
+    let shown = fail_to_connect(&mut job, [None, Some(4), None, Some(2)]);
     assert_eq!(
         (job.stored.generation, job.members()),
         (Some(Generation(2)), vec![1, 2, 3])
     );
-    let shown = reasons(&commands).join("\n");
     for part in [
         "worker 4 on",
         "cannot connect to worker 2 on",

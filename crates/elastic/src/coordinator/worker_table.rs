@@ -30,6 +30,15 @@ pub(super) struct WorkerTable {
     gone: BTreeSet<WorkerId>,
 }
 
+/// A member's report that another one caused the failure of their group.
+#[derive(Debug, Clone, Copy)]
+struct Accusation {
+    accuser: Rank,
+    suspect: Rank,
+    /// Whether the accuser could not connect to the suspect.
+    is_unreachable: bool,
+}
+
 impl WorkerTable {
     pub(super) fn new(silence: Duration) -> Self {
         Self {
@@ -294,39 +303,44 @@ impl WorkerTable {
         members: &[MemberInfo],
         generation: Generation,
     ) -> Option<(Rank, Rank)> {
-        let accusations = self.broken(members, generation).filter_map(|report| {
-            let trouble = report.trouble.as_ref()?;
-            let suspect = trouble.suspect.filter(|_| trouble.is_unreachable)?;
-            Some((report.member.worker, suspect))
-        });
-        let accusations: Vec<(WorkerId, WorkerId)> = accusations.collect();
-        let is_mutual = |(accuser, suspect): &&(WorkerId, WorkerId)| {
-            accusations.contains(&(*suspect, *accuser))
-        };
-        let (accuser, suspect) = accusations.iter().find(is_mutual)?;
-        let ranks = (rank_of(members, *accuser)?, rank_of(members, *suspect)?);
-        Some((ranks.0.min(ranks.1), ranks.0.max(ranks.1)))
+        let mut accusations = self.accusations(members, generation).into_iter();
+        let mutual = accusations.find(|accusation| accusation.is_unreachable)?;
+        let (one, other) = (mutual.accuser, mutual.suspect);
+        Some((one.min(other), one.max(other)))
     }
 
-    /// Returns the member with the most accusations by members that left the group, counting both
-    /// ends of each accusation, and the highest rank among equals. `None` if no other member would
-    /// remain.
+    /// Returns the accusations by members that left the group. A member that could not connect to another one counts only if
+    /// that one says the same: a member that is merely late accuses nobody.
+    fn accusations(&self, members: &[MemberInfo], generation: Generation) -> Vec<Accusation> {
+        let all = self.broken(members, generation).filter_map(|report| {
+            let trouble = report.trouble.as_ref()?;
+            Some(Accusation {
+                accuser: rank_of(members, report.member.worker)?,
+                suspect: rank_of(members, trouble.suspect?)?,
+                is_unreachable: trouble.is_unreachable,
+            })
+        });
+        let all: Vec<Accusation> = all.collect();
+        let is_mutual = |one: &Accusation| {
+            all.iter().any(|other| {
+                other.is_unreachable && (other.accuser, other.suspect) == (one.suspect, one.accuser)
+            })
+        };
+        let counts = |one: &&Accusation| !one.is_unreachable || is_mutual(one);
+        all.iter().filter(counts).copied().collect()
+    }
+
+    /// Returns the member with the most accusations, counting both ends of each accusation, and the highest rank among
+    /// equals. `None` if no other member would remain.
     pub(super) fn most_blamed(
         &self,
         members: &[MemberInfo],
         generation: Generation,
     ) -> Option<WorkerId> {
         let mut counts = vec![0_u32; members.len()];
-        for report in self.broken(members, generation) {
-            let suspect = report.trouble.as_ref().and_then(|trouble| trouble.suspect);
-            let ends = [suspect, Some(report.member.worker)];
-            let [Some(suspect), Some(accuser)] =
-                ends.map(|end| end.and_then(|worker| rank_of(members, worker)))
-            else {
-                continue;
-            };
-            counts[suspect.index()] += 1;
-            counts[accuser.index()] += 1;
+        for accusation in self.accusations(members, generation) {
+            counts[accusation.suspect.index()] += 1;
+            counts[accusation.accuser.index()] += 1;
         }
         let (rank, count) = counts
             .iter()

@@ -76,6 +76,7 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
         return state;
     }
     let state = match jobs.state(&job, &*target)? {
+        JobState::Starting => wait_for_submitter(&jobs, name)?,
         // It may have been placed since its target was asked to end it.
         state if is_placing && !state.is_over() => wait_for_submitter(&jobs, name)?,
         state => state,

@@ -234,9 +234,8 @@ impl RunningUpload {
         self.has_begun = true;
         let mut found = Vec::new();
         for source in &self.sources {
-            source.scan(&mut found);
+            source.scan(self.part, &mut found);
         }
-        found.retain(|file| self.part.has(&file.name));
         let mut first = None;
         for name in self.sent.gone(&found) {
             let deleted = ObjectName::new(name.as_str())
@@ -247,9 +246,25 @@ impl RunningUpload {
             }
         }
         let due = self.sent.due(found, clock::seconds(), all);
-        if self.part == UploadPart::Model {
+        let is_model = self.part == UploadPart::Model;
+        if is_model {
             self.is_model_due.store(!due.is_empty(), Relaxed);
         }
+        let sent = self.send_files(due, all, &mut first);
+        if is_model {
+            self.is_model_due.store(false, Relaxed);
+        }
+        sent?;
+        first.map_or(Ok(()), Err)
+    }
+
+    /// Sends files. While the run is under way, those of other parts wait for the model.
+    fn send_files(
+        &mut self,
+        due: Vec<LocalFile>,
+        all: bool,
+        first: &mut Option<StoreError>,
+    ) -> Result<(), StoreError> {
         for file in due {
             if self.part == UploadPart::Rest && !all && self.is_model_due.load(Relaxed) {
                 break;
@@ -258,10 +273,10 @@ impl RunningUpload {
             match self.put(&file) {
                 Ok(true) => self.sent.add(&file, start_s, clock::seconds()),
                 Ok(false) => {}
-                Err(error) => keep_first(&mut first, error)?,
+                Err(error) => keep_first(first, error)?,
             }
         }
-        first.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Stores the output of a rank of an earlier attempt under another name, before the first output of this attempt
@@ -322,13 +337,14 @@ fn keep_first(first: &mut Option<StoreError>, error: StoreError) -> Result<(), S
 }
 
 impl UploadSource {
-    /// Adds the files of the folder.
-    fn scan(&self, found: &mut Vec<LocalFile>) {
+    /// Adds the files of the folder that belong to a part.
+    fn scan(&self, part: UploadPart, found: &mut Vec<LocalFile>) {
         let (folder, prefix) = match self {
             Self::Run(folder) | Self::Workers(folder) => (folder, String::new()),
             Self::Logs(folder) => (folder, format!("{LOGS}/")),
         };
-        scan(folder, &prefix, &|name| self.has(name), DEPTH_MAX, found);
+        let has = |name: &str| self.has(name) && part.has(name);
+        scan(folder, &prefix, &has, DEPTH_MAX, found);
     }
 
     /// Returns whether a file or folder of the first level is sent.
