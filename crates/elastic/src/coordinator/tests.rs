@@ -358,6 +358,23 @@ fn a_member_that_only_others_cannot_reach_is_late_and_not_excluded() {
 }
 
 #[test]
+fn all_members_of_a_host_that_cannot_connect_are_excluded_if_enough_remain() {
+    for (workers_min, expected) in [(2, vec![1, 2]), (3, vec![1, 2, 3])] {
+        let settings = Settings {
+            workers_min,
+            ..Settings::new(4)
+        };
+        let mut job = Job::new(settings);
+        for (worker, host) in [(1, "a"), (2, "a"), (3, "b"), (4, "b")] {
+            job.report(worker, |report| report.member.host = host.to_owned());
+        }
+        job.train(8);
+        fail_to_connect(&mut job, [Some(4), Some(4), Some(1), Some(1)]);
+        assert_eq!(job.members(), expected, "at least {workers_min}");
+    }
+}
+
+#[test]
 fn of_two_members_that_cannot_connect_one_is_excluded_at_once_and_both_are_named() {
     let mut job = Job::training(Settings::new(4), 4);
     let shown = fail_to_connect(&mut job, [None, Some(4), None, Some(2)]);

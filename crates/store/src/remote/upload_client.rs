@@ -84,6 +84,7 @@ impl UploadConnector {
             client,
             silence: self.silence,
             progress: Arc::clone(&self.progress),
+            running: Arc::default(),
         }))
     }
 
@@ -169,6 +170,8 @@ struct UploadClient {
     client: reqwest::Client,
     silence: Duration,
     progress: Arc<AtomicU64>,
+    /// Has a clone for each request that is under way.
+    running: Arc<()>,
 }
 
 impl fmt::Debug for UploadClient {
@@ -197,7 +200,7 @@ impl HttpService for UploadClient {
             counters: progress.clone(),
         }));
         let response = limit
-            .run(progress.observe(self.client.execute(request)))
+            .run(progress.observe(&self.running, self.client.execute(request)))
             .await;
         let response = response
             .ok_or_else(|| HttpError::new(HttpErrorKind::Timeout, NoProgress(self.silence)))?
@@ -253,17 +256,21 @@ impl FrameCounters {
         }
     }
 
-    /// Runs a request, and counts a frame whenever the slowest usable link has sent one out of the buffers.
-    async fn observe<T>(&self, request: impl Future<Output = T>) -> T {
+    /// Runs a request, and counts a frame every [`FRAME_TIME`] while the slowest usable link, which it shares with the other
+    /// ones of `running`, would still send frames out of the buffers.
+    async fn observe<T>(&self, running: &Arc<()>, request: impl Future<Output = T>) -> T {
+        let _one_more = Arc::clone(running);
         let mut request = std::pin::pin!(request);
-        let mut sent = 0;
+        let mut sent = 0.0_f64;
         loop {
             if let Ok(result) = tokio::time::timeout(FRAME_TIME, request.as_mut()).await {
                 return result;
             }
             let passed = self.passed.load(Ordering::Relaxed);
-            if sent < passed {
-                sent = (sent + 1).max(passed.saturating_sub(BUFFERED_FRAMES));
+            if sent < passed as f64 {
+                let share = 1.0 / (Arc::strong_count(running) - 1) as f64;
+                let unbuffered = passed.saturating_sub(BUFFERED_FRAMES) as f64;
+                sent = (sent + share).max(unbuffered);
                 self.count();
             }
         }
