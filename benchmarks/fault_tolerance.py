@@ -6,6 +6,7 @@
     python3 benchmarks/fault_tolerance.py cost --small --steps 1500 [--rounds 8]
     python3 benchmarks/fault_tolerance.py faults [--kills 10] [--stops 5]
     python3 benchmarks/fault_tolerance.py recovery [--kills 5] [--copies 2] [--zero 2]
+    python3 benchmarks/fault_tolerance.py many [--kills 3] [--workers 8 16 32 64 128]
 
 `cost`: the same run with `elastic.enabled` off and on, in turns, two workers; each round prints the ratio of the median step
 times, without the first ten steps, and of the processor time of all processes. With `--small` the steps are short: the cost per
@@ -15,7 +16,8 @@ seconds from the signal to the detection of the loss and to the first step witho
 process to its first step. `recovery`: a gpt of 98 million parameters on four workers with a divided state, of which a random one is killed at a
 random moment of a step; no new process takes its place. Prints the seconds from the kill until the remaining three begin to compute the
 interrupted step again, and until this step is complete, and the rate at which missing second copies were made, as a notice of the run
-reports it.
+reports it. `many`: a tiny model on many workers of this host; one is killed. Prints the seconds from the kill to the next
+committed step, and to the first step that the replacement takes part in.
 """
 import argparse
 import json
@@ -220,13 +222,52 @@ def recovery(kills, zero, copies):
     print(f"second copies: median {statistics.median(rates):.2f} GB/s, {min(rates):.2f} to {max(rates):.2f}")
 
 
+def kill_one(workers):
+    """Kills one of many workers; returns the seconds to the next step, and to the first step with its replacement."""
+    sets = [f"workers.logical_shards={workers}", f"train.global_batch_size={4 * workers}"]
+    sets += ["model.channels=4", "train.epochs=100000", "checkpoint.every_steps=0"]
+    pids, first, killed, after, joined = {}, 0, None, None, False
+    with tempfile.TemporaryDirectory() as folder:
+        process = start(os.path.join(folder, "run"), workers, *sets)
+        for line in process.stdout:
+            if not any(kind in line for kind in ('"worker_started"', '"step_committed"', '"resumed"')):
+                continue
+            event = json.loads(line)
+            kind, generation = event["event"], event.get("generation", 0)
+            if kind == "worker_started":
+                pids.setdefault(event["place"], event["pid"])
+            elif kind == "resumed":
+                joined |= killed is not None and generation > first and event["world_size"] == workers
+            elif killed is None and event["step"] >= 100:
+                first = generation
+                killed = time.time()
+                os.kill(pids[random.randrange(1, workers)], signal.SIGKILL)
+            elif killed is not None and generation > first:
+                after = after or event["t"] - killed
+                if joined:
+                    process.kill()
+                    process.wait()
+                    return after, event["t"] - killed
+    raise SystemExit(f"the run with {workers} workers ended early")
+
+
+def many(sizes, kills):
+    for workers in sizes:
+        times = [kill_one(workers) for _ in range(kills)]
+        for what, of in (("next step", 0), ("first step with the replacement", 1)):
+            each = sorted(t[of] for t in times)
+            print(f"{workers} workers, {what}: median {statistics.median(each):.2f} s, "
+                  f"{each[0]:.2f} to {each[-1]:.2f} s", flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=["cost", "faults", "recovery"])
+    parser.add_argument("what", choices=["cost", "faults", "recovery", "many"])
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--kills", type=int)
+    parser.add_argument("--workers", type=int, nargs="+", default=[8, 16, 32, 64, 128])
     parser.add_argument("--stops", type=int, default=5)
     parser.add_argument("--zero", type=int, default=2)
     parser.add_argument("--copies", type=int, default=2)
@@ -234,9 +275,11 @@ def main():
     if arguments.what == "cost":
         cost(arguments.rounds, arguments.steps, arguments.small)
     elif arguments.what == "recovery":
-        recovery(arguments.kills, arguments.zero, arguments.copies)
+        recovery(arguments.kills or 10, arguments.zero, arguments.copies)
+    elif arguments.what == "many":
+        many(arguments.workers, arguments.kills or 3)
     else:
-        faults(arguments.kills, arguments.stops)
+        faults(arguments.kills or 10, arguments.stops)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ use ronde_core::{Generation, GroupRank, PlanIdentity};
 use ronde_schedule::{Algorithm, Hosts};
 use serde::{Deserialize, Serialize};
 
+use crate::connect::ConnectionPool;
 use crate::stream_executor::LINGER;
 use crate::{FailureHook, Security};
 
@@ -127,6 +128,9 @@ pub struct GroupConfig {
     pub on_failure: Option<FailureHook>,
     /// How [`crate::ProcessGroup::connect`] reaches the other members, which may request different transports.
     pub transport: TransportChoice,
+    /// The connections of this process's previous group of the job, which [`crate::ProcessGroup::connect`] continues where
+    /// it can; `None` makes new ones. Sub-groups always make new ones.
+    pub connection_pool: Option<ConnectionPool>,
 }
 
 impl GroupConfig {
@@ -152,6 +156,7 @@ impl GroupConfig {
             members: Vec::new(),
             on_failure: None,
             transport: TransportChoice::Auto,
+            connection_pool: None,
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Joining over TCP: every member dials the lower ranks and listens for the higher ones.
 
 mod connection;
+mod pool;
+mod resume;
 
 use std::cmp::Ordering;
 use std::io::{self, ErrorKind};
@@ -19,7 +21,11 @@ use crate::clock;
 use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
 use crate::program::invalid;
 use crate::security::TlsKeys;
+use crate::transport::PeerStream;
 pub(crate) use connection::{PeerConnection, transport};
+pub use pool::ConnectionPool;
+pub(crate) use pool::KeptStream;
+use resume::{Resumption, ResumptionStop};
 
 /// How long other members are still answered after one was refused, so that they learn of it.
 const GRACE: Duration = Duration::from_secs(2);
@@ -89,6 +95,10 @@ fn unreachable(peer: usize, what: String, cause: &dyn ToString) -> CollectiveErr
 enum ConnectionOutcome {
     /// A connection to a member, with its number.
     Member(usize, usize, PeerConnection),
+    /// Streams to members, kept from an earlier group, on which the hellos were exchanged.
+    Resumed(Vec<(usize, PeerStream)>),
+    /// A kept stream to a member that can no longer be used.
+    Lost(usize),
     /// A peer that was refused, and the cause; the expected member may still connect.
     Refused(String),
     /// Joining has failed.
@@ -107,57 +117,64 @@ struct Joiner {
     dialled: DialledSockets,
 }
 
-/// All connections, and the refusals that happened while they were made.
+/// The streams to all other members, and the refusals that happened while they were made.
 pub(crate) struct Connections {
-    /// By group rank, then by number of the connection; `None` for this member.
-    pub(crate) wires: Vec<Option<PeerConnection>>,
+    /// By group rank; `None` for this member.
+    pub(crate) streams: Vec<Option<PeerStream>>,
     pub(crate) refused: Vec<String>,
 }
 
 impl Connections {
-    /// Returns by group rank whether a member is on this host, according to its first connection.
-    pub(crate) fn within_host(&self, size: usize) -> Vec<bool> {
-        let each = self.wires.len() / size;
-        let first = self.wires.iter().step_by(each.max(1));
-        let is_local = |wire: &PeerConnection| wire.has_one_address();
-        first
-            .map(|wire| wire.as_ref().is_some_and(is_local))
+    /// Returns by group rank whether a member is on this host.
+    pub(crate) fn within_host(&self) -> Vec<bool> {
+        let is_local = |stream: &PeerStream| stream.is_within_host();
+        let streams = self.streams.iter();
+        streams
+            .map(|stream| stream.as_ref().is_some_and(is_local))
             .collect()
     }
 }
 
-/// Connects to all other members.
+/// Why a member could not join, and the streams that its next attempt can continue, by group rank.
+pub(crate) struct JoinFailure {
+    pub(crate) error: CollectiveError,
+    pub(crate) kept: Vec<(usize, KeptStream)>,
+}
+
+impl From<CollectiveError> for JoinFailure {
+    fn from(error: CollectiveError) -> Self {
+        let kept = Vec::new();
+        Self { error, kept }
+    }
+}
+
+/// Connects to all other members. Continues the streams of an earlier group to members that it has in common with this one.
 pub(crate) fn mesh(
     mine: &JoinHello,
     (keys, plain_within_host): (Option<TlsKeys>, bool),
     listener: TcpListener,
     peers: &[SocketAddr],
+    mut kept: Vec<Option<KeptStream>>,
     limit: Duration,
     give_up: Option<&JoinCancellation>,
-) -> Result<Connections, CollectiveError> {
-    let rank = mine.rank as usize;
-    let greeting = |connection| {
-        let mine = mine.clone();
-        JoinHello { connection, ..mine }.encode()
-    };
-    let greetings: Result<_, _> = (0..mine.connections).map(greeting).collect();
-    let joining = Arc::new(Joiner {
-        hello: mine.clone(),
-        greetings: greetings?,
-        plain_within_host,
-        keys,
-        end: clock::deadline(limit),
-        dialled: DialledSockets::default(),
-    });
+) -> Result<Connections, JoinFailure> {
+    let joining = Arc::new(Joiner::new(mine, keys, plain_within_host, limit)?);
+    for (peer, stream) in kept.iter_mut().enumerate() {
+        let _dropped = stream.take_if(|stream| !joining.can_continue(peer, stream));
+    }
+    let lower = 0..mine.rank as usize;
+    let missing: Vec<usize> = lower.filter(|&peer| kept[peer].is_none()).collect();
+    let resumption = joining.resumption(kept)?;
     let (outcomes, meetings) = mpsc::channel::<ConnectionOutcome>();
     thread::scope(|scope| {
         let (stop, stopped) = mpsc::channel::<()>();
         let joining = &joining;
-        for (peer, &address) in peers[..rank].iter().enumerate() {
+        let dialling = outcomes.clone();
+        let dial_peer = |peer: usize| {
             for connection in 0..mine.connections as usize {
-                let outcomes = outcomes.clone();
+                let outcomes = dialling.clone();
                 scope.spawn(move || {
-                    let outcome = dial(joining, (peer, connection), address);
+                    let outcome = dial(joining, (peer, connection), peers[peer]);
                     let outcome = outcome.map_or_else(ConnectionOutcome::Failed, |wire| {
                         ConnectionOutcome::Member(peer, connection, wire)
                     });
@@ -165,77 +182,172 @@ pub(crate) fn mesh(
                     let _late = outcomes.send(outcome);
                 });
             }
-        }
+        };
+        missing.into_iter().for_each(dial_peer);
+        let (resumption, resumption_stop) = resumption.unzip();
+        let resuming = resumption.zip(resumption_stop.clone());
+        let resuming = resuming.map(|(resumption, stop)| {
+            let outcomes = outcomes.clone();
+            scope.spawn(move || resumption.run(mine, &outcomes, &stop))
+        });
         let accepting = outcomes;
         scope.spawn(move || accept(&listener, joining, &accepting, &stopped));
-        let outcome = gather(mine, peers, &meetings, joining.end + DETAIL, give_up);
+        let mut gathered = GatheredStreams::new(mine, peers);
+        let end = joining.end + DETAIL;
+        let outcome = gathered.gather(&meetings, end, give_up, &dial_peer);
         if outcome.is_err() {
             joining.dialled.shut_down();
         }
         drop(stop);
-        outcome
+        if let Some(stop) = resumption_stop {
+            stop.request();
+        }
+        let unfinished = resuming.and_then(|thread| thread.join().ok());
+        let refused = std::mem::take(&mut gathered.refused);
+        let streams = gathered.into_streams();
+        match outcome {
+            Ok(()) => Ok(Connections { streams, refused }),
+            Err(error) => Err(JoinFailure {
+                kept: kept_after(&error, unfinished.unwrap_or_default(), streams),
+                error,
+            }),
+        }
     })
 }
 
-/// Collects the connections; after a failure it still answers the other members for a while.
-fn gather(
-    mine: &JoinHello,
-    peers: &[SocketAddr],
-    meetings: &mpsc::Receiver<ConnectionOutcome>,
-    mut end: Instant,
-    give_up: Option<&JoinCancellation>,
-) -> Result<Connections, CollectiveError> {
-    let each = mine.connections as usize;
-    let mut wires: Vec<Option<PeerConnection>> = (0..peers.len() * each).map(|_| None).collect();
-    let (mut refused, mut refusals) = (Vec::new(), 0);
-    let mut failure: Option<CollectiveError> = None;
-    let mut heard = each;
-    while heard < wires.len() {
-        if give_up.is_some_and(JoinCancellation::is_requested) {
-            return Err(failed(
-                format!("cannot join generation {}", mine.generation),
-                &"cancelled because a newer generation exists",
-            ));
-        }
-        let left = clock::left(end);
-        match meetings.recv_timeout(left.min(GIVE_UP_PAUSE)) {
-            Err(RecvTimeoutError::Timeout) if left > GIVE_UP_PAUSE => {}
-            Ok(ConnectionOutcome::Member(peer, connection, wire)) => {
-                if wires[peer * each + connection].replace(wire).is_some() {
-                    let what = format!("cannot join with group rank {peer}");
-                    failure.get_or_insert(failed(what, &"it connected twice"));
-                }
-                heard += 1;
-            }
-            Ok(ConnectionOutcome::Refused(refusal)) => {
-                refusals += 1;
-                if refused.len() < REFUSALS_MAX {
-                    refused.push(refusal);
-                }
-            }
-            Ok(ConnectionOutcome::Failed(error)) => {
-                end = end.min(clock::deadline(GRACE));
-                failure.get_or_insert(error);
-                heard += 1;
-            }
-            Err(_) => {
-                let missing = (0..peers.len())
-                    .filter(|&peer| peer != mine.rank as usize)
-                    .filter(|&peer| wires[peer * each..][..each].iter().any(Option::is_none));
-                let first = missing.clone().next().unwrap_or_default();
-                let missing: Vec<String> = missing
-                    .map(|peer| format!("{peer} ({})", peers[peer]))
-                    .collect();
-                let what = format!("cannot connect to group ranks {}", missing.join(", "));
-                let mut cause = "the deadline has passed".to_owned();
-                if refusals > 0 {
-                    cause += &format!("; {refusals} refused: {}", refused.join("; "));
-                }
-                return Err(failure.unwrap_or_else(|| unreachable(first, what, &cause)));
-            }
+/// Returns the streams that the next attempt can continue after one has failed: those over which the hellos were exchanged,
+/// and those over which they are under way, unless the deadline has passed, because the next attempt should not wait for the
+/// same again.
+fn kept_after(
+    error: &CollectiveError,
+    unfinished: Vec<(usize, KeptStream)>,
+    complete: Vec<Option<PeerStream>>,
+) -> Vec<(usize, KeptStream)> {
+    let is_late = matches!(error, CollectiveError::Unreachable { .. });
+    let unfinished = unfinished.into_iter().filter(|_| !is_late);
+    let complete = complete.into_iter().enumerate();
+    let complete = complete.filter_map(|(peer, stream)| Some((peer, KeptStream::idle(stream?))));
+    unfinished.chain(complete).collect()
+}
+
+/// The connections that were made so far.
+struct GatheredStreams<'a> {
+    mine: &'a JoinHello,
+    peers: &'a [SocketAddr],
+    /// By group rank and number of the connection.
+    made: Vec<Option<PeerConnection>>,
+    /// By group rank.
+    resumed: Vec<Option<PeerStream>>,
+    refused: Vec<String>,
+    refusals: usize,
+    failure: Option<CollectiveError>,
+}
+
+impl<'a> GatheredStreams<'a> {
+    fn new(mine: &'a JoinHello, peers: &'a [SocketAddr]) -> Self {
+        let connections = peers.len() * mine.connections as usize;
+        Self {
+            mine,
+            peers,
+            made: (0..connections).map(|_| None).collect(),
+            resumed: peers.iter().map(|_| None).collect(),
+            refused: Vec::new(),
+            refusals: 0,
+            failure: None,
         }
     }
-    failure.map_or(Ok(Connections { wires, refused }), Err)
+
+    /// Collects the connections; after a failure it still answers the other members for a while.
+    fn gather(
+        &mut self,
+        meetings: &mpsc::Receiver<ConnectionOutcome>,
+        mut end: Instant,
+        give_up: Option<&JoinCancellation>,
+        dial_peer: &dyn Fn(usize),
+    ) -> Result<(), CollectiveError> {
+        let (mine, each) = (self.mine, self.mine.connections as usize);
+        let mut heard = each;
+        while heard < self.made.len() {
+            if give_up.is_some_and(JoinCancellation::is_requested) {
+                return Err(failed(
+                    format!("cannot join generation {}", mine.generation),
+                    &"cancelled because a newer generation exists",
+                ));
+            }
+            let left = clock::left(end);
+            match meetings.recv_timeout(left.min(GIVE_UP_PAUSE)) {
+                Err(RecvTimeoutError::Timeout) if left > GIVE_UP_PAUSE => {}
+                Ok(ConnectionOutcome::Member(peer, connection, wire)) => {
+                    let earlier = self.made[peer * each + connection].replace(wire);
+                    self.check_once(peer, earlier.is_none() && self.resumed[peer].is_none());
+                    heard += 1;
+                }
+                Ok(ConnectionOutcome::Resumed(streams)) => {
+                    heard += each * streams.len();
+                    for (peer, stream) in streams {
+                        let of_peer = &self.made[peer * each..][..each];
+                        let is_first = of_peer.iter().all(Option::is_none);
+                        self.check_once(peer, is_first);
+                        self.resumed[peer] = Some(stream);
+                    }
+                }
+                // A higher rank has lost it too, and dials this one.
+                Ok(ConnectionOutcome::Lost(peer)) if peer > mine.rank as usize => {}
+                Ok(ConnectionOutcome::Lost(peer)) => dial_peer(peer),
+                Ok(ConnectionOutcome::Refused(refusal)) => {
+                    self.refusals += 1;
+                    if self.refused.len() < REFUSALS_MAX {
+                        self.refused.push(refusal);
+                    }
+                }
+                Ok(ConnectionOutcome::Failed(error)) => {
+                    end = end.min(clock::deadline(GRACE));
+                    self.failure.get_or_insert(error);
+                    heard += 1;
+                }
+                Err(_) => return Err(self.failure.take().unwrap_or_else(|| self.late())),
+            }
+        }
+        self.failure.take().map_or(Ok(()), Err)
+    }
+
+    fn check_once(&mut self, peer: usize, is_first: bool) {
+        if !is_first {
+            let what = format!("cannot join with group rank {peer}");
+            let twice = failed(what, &"it connected twice");
+            self.failure.get_or_insert(twice);
+        }
+    }
+
+    /// Returns the error when the deadline has passed.
+    fn late(&self) -> CollectiveError {
+        let each = self.mine.connections as usize;
+        let missing = (0..self.peers.len())
+            .filter(|&peer| peer != self.mine.rank as usize && self.resumed[peer].is_none())
+            .filter(|&peer| self.made[peer * each..][..each].iter().any(Option::is_none));
+        let first = missing.clone().next().unwrap_or_default();
+        let missing: Vec<String> = missing
+            .map(|peer| format!("{peer} ({})", self.peers[peer]))
+            .collect();
+        let what = format!("cannot connect to group ranks {}", missing.join(", "));
+        let mut cause = "the deadline has passed".to_owned();
+        if self.refusals > 0 {
+            cause += &format!("; {} refused: {}", self.refusals, self.refused.join("; "));
+        }
+        unreachable(first, what, &cause)
+    }
+
+    /// Returns the streams whose connections are complete.
+    fn into_streams(self) -> Vec<Option<PeerStream>> {
+        let each = self.mine.connections as usize;
+        let mut made = self.made.into_iter();
+        let streams = self.resumed.into_iter().map(|resumed| {
+            let of_peer: Vec<_> = made.by_ref().take(each).collect();
+            let made: Option<Vec<_>> = of_peer.into_iter().collect();
+            resumed.or_else(|| made.map(PeerStream::new))
+        });
+        streams.collect()
+    }
 }
 
 /// Dials a peer until it answers or the deadline has passed.
@@ -427,6 +539,57 @@ impl GreetError {
 }
 
 impl Joiner {
+    fn new(
+        mine: &JoinHello,
+        keys: Option<TlsKeys>,
+        plain_within_host: bool,
+        limit: Duration,
+    ) -> Result<Self, CollectiveError> {
+        let greeting = |connection| {
+            let mine = mine.clone();
+            JoinHello { connection, ..mine }.encode()
+        };
+        let greetings: Result<_, _> = (0..mine.connections).map(greeting).collect();
+        Ok(Self {
+            hello: mine.clone(),
+            greetings: greetings?,
+            plain_within_host,
+            keys,
+            end: clock::deadline(limit),
+            dialled: DialledSockets::default(),
+        })
+    }
+
+    /// Returns whether a stream to a member of an earlier group can be continued as one to a group rank.
+    fn can_continue(&self, peer: usize, kept: &mut KeptStream) -> bool {
+        let connections = &kept.stream.connections;
+        let is_expected = |connection: &PeerConnection| match (&self.keys, connection) {
+            (None, PeerConnection::Plain(_)) => true,
+            (Some(keys), PeerConnection::Tls(_)) => {
+                connection.certificate_problem(keys, peer as u32).is_none()
+            }
+            _ => false,
+        };
+        connections.len() == self.hello.connections as usize
+            && connections.iter().all(is_expected)
+            && kept.stream.set_up().is_ok()
+    }
+
+    /// Prepares the exchange of hellos on kept streams, by group rank; `None` if there are none.
+    fn resumption(
+        &self,
+        kept: Vec<Option<KeptStream>>,
+    ) -> Result<Option<(Resumption, ResumptionStop)>, CollectiveError> {
+        if kept.iter().all(Option::is_none) {
+            return Ok(None);
+        }
+        let each = self.hello.connections as usize;
+        let greeting = self.hello.clone().without_parts().encode()?;
+        let (streams, resuming) = resume::prepare(kept, &greeting);
+        let transport = transport(streams, self.keys.is_some(), each)?;
+        Ok(Some(Resumption::new(transport, resuming)))
+    }
+
     /// Exchanges hellos with a peer that this member has dialled, and reads whether the peer accepts it.
     fn greet_dialled(
         &self,

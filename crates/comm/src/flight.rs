@@ -21,7 +21,14 @@ pub use report::merge_report;
 
 /// Number of operations that are kept.
 const OPERATIONS: usize = 1000;
-/// Maximum group size for recording arrivals: they would take more than 8 MiB.
+/// Operations in a record, times the size of the group: all ranks of a large group together write about as much as those of a
+/// group of 32, because each of them does it at the same time.
+const RECORDED_MAX: usize = 32_000;
+/// Minimum number of operations in a record.
+const RECORDED_MIN: usize = 32;
+/// Maximum number of arrivals that are kept, for the same reason.
+const ARRIVALS_MAX: usize = 2048;
+/// Maximum group size for recording arrivals: those of several operations fit.
 const ARRIVALS_SIZE_MAX: usize = 1024;
 /// Operations per peer whose first bytes may arrive before they are called here and still be recorded.
 const EARLY_MAX: usize = 4;
@@ -91,10 +98,42 @@ pub(crate) struct FlightRecorder {
     slots: Vec<RecordSlot>,
     /// Identifier of a streamed collective by its number, modulo [`OPERATIONS`].
     by_sequence: Vec<AtomicU64>,
-    /// First bytes of each operation, by slot and peer; empty in very large groups.
-    arrivals: Vec<AtomicU64>,
+    arrivals: Arrivals,
     /// By peer, [`EARLY_MAX`] each.
     early_arrivals: Vec<EarlyArrival>,
+}
+
+/// The first bytes of the last operations.
+#[derive(Debug)]
+struct Arrivals {
+    /// By identifier of the operation, modulo their number, and peer.
+    moments: Vec<AtomicU64>,
+    /// Number of operations.
+    operations: usize,
+    /// Number of peers; 0 in very large groups.
+    peers: usize,
+}
+
+impl Arrivals {
+    fn new(size: usize) -> Self {
+        let peers = if size > ARRIVALS_SIZE_MAX { 0 } else { size };
+        let operations = OPERATIONS.min(ARRIVALS_MAX / size.max(1));
+        Self {
+            moments: zeros(operations * peers),
+            operations,
+            peers,
+        }
+    }
+
+    /// Returns the moments of an operation by peer; none if it is not among the last ones of all that were `issued`.
+    fn of(&self, ticket: RecordId, issued: &AtomicU64) -> &[AtomicU64] {
+        let newer = issued.load(SeqCst).saturating_sub(ticket.0);
+        if self.peers == 0 || newer > self.operations as u64 {
+            return &[];
+        }
+        let place = ticket.0 as usize % self.operations;
+        &self.moments[place * self.peers..][..self.peers]
+    }
 }
 
 fn zeros(count: usize) -> Vec<AtomicU64> {
@@ -107,7 +146,7 @@ fn set(number: &AtomicU64, value: u64) {
 
 impl FlightRecorder {
     pub(crate) fn new(rank: GroupRank, size: usize) -> Self {
-        let noted = if size > ARRIVALS_SIZE_MAX { 0 } else { size };
+        let arrivals = Arrivals::new(size);
         Self {
             began: clock::now(),
             began_ns: clock::host_ns(),
@@ -123,10 +162,10 @@ impl FlightRecorder {
             under_way: AtomicU64::new(0),
             slots: (0..OPERATIONS).map(|_| RecordSlot::default()).collect(),
             by_sequence: zeros(OPERATIONS),
-            arrivals: zeros(OPERATIONS * noted),
-            early_arrivals: (0..EARLY_MAX * noted)
+            early_arrivals: (0..EARLY_MAX * arrivals.peers)
                 .map(|_| EarlyArrival::default())
                 .collect(),
+            arrivals,
         }
     }
 
@@ -143,13 +182,8 @@ impl FlightRecorder {
         ns.saturating_sub(self.began_ns).max(1)
     }
 
-    /// Returns the number of peers whose arrivals are recorded.
-    fn noted(&self) -> usize {
-        self.arrivals.len() / OPERATIONS
-    }
-
-    fn arrivals(&self, place: usize) -> &[AtomicU64] {
-        &self.arrivals[place * self.noted()..][..self.noted()]
+    fn arrivals(&self, ticket: RecordId) -> &[AtomicU64] {
+        self.arrivals.of(ticket, &self.issued)
     }
 
     /// Records a call; collectives are numbered in the order of these calls.
@@ -192,7 +226,7 @@ impl FlightRecorder {
         set(&slot.streamed, 0);
         set(&slot.started, started);
         set(&slot.ended, 0);
-        for came in self.arrivals(ticket.place()) {
+        for came in self.arrivals(ticket) {
             set(came, 0);
         }
         slot.holds.store(ticket.0 + 1, Release);
@@ -207,7 +241,7 @@ impl FlightRecorder {
         set(&self.slots[ticket.place()].streamed, sequence + 1);
         self.by_sequence[place % OPERATIONS].store(ticket.0, Relaxed);
         self.streamed.store(sequence + 1, SeqCst);
-        for (peer, came) in self.arrivals(ticket.place()).iter().enumerate() {
+        for (peer, came) in self.arrivals(ticket).iter().enumerate() {
             let early_arrivals = &self.early_arrivals[peer * EARLY_MAX + place % EARLY_MAX];
             let moment = early_arrivals.came.load(SeqCst);
             if moment != 0 && early_arrivals.sequence.load(Relaxed) == sequence {
@@ -243,11 +277,11 @@ impl FlightRecorder {
     }
 
     /// Returns a kept streamed collective and its slot.
-    fn collective(&self, sequence: u64) -> Option<(usize, &RecordSlot)> {
+    fn collective(&self, sequence: u64) -> Option<(RecordId, &RecordSlot)> {
         let ticket = RecordId(self.by_sequence[sequence as usize % OPERATIONS].load(Relaxed));
         let slot = self.slot(ticket)?;
         let is_it = slot.streamed.load(Relaxed) == sequence + 1;
-        is_it.then_some((ticket.place(), slot))
+        is_it.then_some((ticket, slot))
     }
 
     fn slot(&self, ticket: RecordId) -> Option<&RecordSlot> {
@@ -264,7 +298,7 @@ impl FlightRecorder {
 
     /// Records that bytes of a collective arrived from a peer; only the first count. Called by one thread.
     pub(crate) fn arrived(&self, sequence: u64, peer: usize) {
-        if peer >= self.noted() {
+        if peer >= self.arrivals.peers {
             return;
         }
         let called = self.streamed.load(SeqCst);
@@ -287,11 +321,11 @@ impl FlightRecorder {
     }
 
     fn arrived_at(&self, sequence: u64, peer: usize, at: Option<RecorderTime>) {
-        if let Some((place, _)) = self.collective(sequence) {
-            let first = &self.arrivals(place)[peer];
-            if first.load(Relaxed) == 0 {
-                set(first, at.unwrap_or_else(|| self.now()));
-            }
+        if let Some((ticket, _)) = self.collective(sequence)
+            && let Some(first) = self.arrivals(ticket).get(peer)
+            && first.load(Relaxed) == 0
+        {
+            set(first, at.unwrap_or_else(|| self.now()));
         }
     }
 
@@ -306,7 +340,7 @@ impl FlightRecorder {
     /// Records that a peer on this host entered a collective, at a time on the clock of the host.
     pub(crate) fn came(&self, ticket: RecordId, peer: usize, ns: u64) {
         if self.slot(ticket).is_some()
-            && let Some(came) = self.arrivals(ticket.place()).get(peer)
+            && let Some(came) = self.arrivals(ticket).get(peer)
         {
             set(came, self.host_moment(ns));
         }
@@ -342,11 +376,12 @@ impl FlightRecorder {
         (called != 0).then(|| self.began_ns + called)
     }
 
-    /// Returns the kept operations, oldest first. The caller adds the group's name.
+    /// Returns the last operations, oldest first; fewer of a large group. The caller adds the group's name.
     pub(crate) fn record(&self) -> FlightRecord {
         let issued = self.issued.load(Acquire);
         let hidden = self.hidden.load(Relaxed);
-        let oldest = issued.saturating_sub(OPERATIONS as u64).max(hidden);
+        let count = (RECORDED_MAX / self.size).clamp(RECORDED_MIN, OPERATIONS) as u64;
+        let oldest = issued.saturating_sub(count).max(hidden);
         let operations = (oldest..issued)
             .filter_map(|ticket| self.operation(RecordId(ticket)))
             .collect();
@@ -419,10 +454,14 @@ impl FlightRecorder {
         );
         let (issued, started) = (load(&slot.issued), load(&slot.started));
         let (bytes, ended) = (load(&slot.bytes), load(&slot.ended));
-        let came: Vec<RecorderTime> = self.arrivals(ticket.place()).iter().map(load).collect();
+        let mut came: Vec<RecorderTime> = self.arrivals(ticket).iter().map(load).collect();
         fence(Acquire);
         if load(&slot.holds) != ticket.0 + 1 {
             return None;
+        }
+        if self.arrivals(ticket).is_empty() {
+            // Those of a newer operation may be among them.
+            came.clear();
         }
         let call = Call::from_words(words)?;
         let (kind, peer, sequence) = match kind {

@@ -9,7 +9,7 @@ use crate::GroupConfig;
 use crate::frame::number;
 
 /// Version of the protocol between members.
-pub(crate) const PROTOCOL_VERSION: u32 = 5;
+pub(crate) const PROTOCOL_VERSION: u32 = 6;
 /// Maximum size of a hello after its prefix, in bytes.
 pub(crate) const HELLO_BYTES_MAX: usize = 64 << 10;
 /// Size of magic, version and length, in bytes.
@@ -46,6 +46,14 @@ impl JoinHello {
             connection: 0,
             plan_hash: config.plan.hash(),
             plan: config.plan.clone(),
+        }
+    }
+
+    /// Returns the hello without the parts of the plan, for a peer whose plan is known to be the same.
+    pub(crate) fn without_parts(self) -> Self {
+        Self {
+            plan: PlanIdentity::default(),
+            ..self
         }
     }
 
@@ -91,6 +99,11 @@ impl JoinHello {
             text(&mut out, value);
         }
         out
+    }
+
+    /// Returns whether bytes of a stream are the beginning of a hello; no other frame begins so.
+    pub(crate) fn begins(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC)
     }
 
     /// Decodes the prefix: version and length of the body, or why it is not a valid hello.

@@ -38,7 +38,7 @@ mod work;
 
 pub use choice::{AlgorithmChoice, RecordedChoice};
 pub use config::{Calibration, GroupConfig, JoinCancellation, TransportChoice};
-pub use connect::bind;
+pub use connect::{ConnectionPool, bind};
 pub use flight::{FailureHook, FirstArrival, FlightRecord, OperationRecord, merge_report};
 pub use group::ProcessGroup;
 pub use kernels::reduce_local;

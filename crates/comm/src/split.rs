@@ -183,6 +183,7 @@ impl ProcessGroup {
             .iter()
             .map(|&member| self.chooser().hosts().of(member));
         config.hosts = Some(Hosts::new(&hosts.collect::<Vec<_>>()));
+        config.connection_pool = None;
         config.security = self.config().security.among(&members);
         config.members = (members.iter())
             .map(|&member| match self.config().members.get(member) {

@@ -9,6 +9,7 @@ mod contention;
 mod driver;
 mod driver_flags;
 mod failure;
+mod hand_over;
 mod incoming;
 mod lending;
 mod mailbox;
@@ -34,7 +35,7 @@ use crate::work::Completion;
 use contention::CoreContention;
 pub(crate) use driver::ExecutorDriver;
 use incoming::WaitMode;
-pub(crate) use mailbox::{Mailbox, PeerHealth};
+pub(crate) use mailbox::{Mailbox, PeerHealth, Successor};
 use peer::Peer;
 
 /// How many past calls are kept, to name them when a peer disagrees late.
@@ -121,6 +122,8 @@ pub(crate) struct StreamExecutor {
     /// The mismatch behind a failure, to send both calls to the other members.
     disagreement: Option<Notice>,
     leaving: bool,
+    /// Receives the streams instead of closing them when this rank leaves.
+    successor: Option<Successor>,
     has_said_goodbye: bool,
     /// How long the other members may take to leave after the group has failed.
     linger_failed: Duration,
@@ -160,6 +163,7 @@ impl StreamExecutor {
             has_failed: false,
             disagreement: None,
             leaving: false,
+            successor: None,
             has_said_goodbye: false,
             linger_failed: LINGER,
             reporter,
@@ -238,6 +242,7 @@ impl StreamExecutor {
 
     fn take_commands(&mut self) {
         let (commands, abort, leave) = self.mailbox.take();
+        self.successor = self.mailbox.take_successor().or(self.successor.take());
         for command in commands {
             self.accept(command);
         }
@@ -258,6 +263,9 @@ impl StreamExecutor {
                 by: "this rank".to_owned(),
                 reason: "the group was dropped while operations were pending".to_owned(),
             });
+        }
+        if let Some(successor) = self.successor.take() {
+            return self.hand_over(&successor);
         }
         if !self.has_failed {
             self.say_goodbye();

@@ -3,6 +3,8 @@
 //! Everything above it (frames, collectives, messages, failure) is the same for every transport.
 
 pub(crate) mod in_process;
+mod peer_stream;
+mod poller;
 pub(crate) mod striped;
 pub(crate) mod tcp;
 pub(crate) mod tls;
@@ -12,6 +14,8 @@ use std::fmt::Debug;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+
+pub use peer_stream::PeerStream;
 
 /// The events of one peer's streams that are of interest, or that are possible.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -65,6 +69,12 @@ pub trait Transport: Send + Debug {
     /// Cost: may read a system table; intended for use after a failure.
     fn unanswered(&self) -> Vec<usize> {
         Vec::new()
+    }
+
+    /// Takes the stream to `peer` out of this transport, for a later one; `None` if it has none, or cannot.
+    fn release(&mut self, peer: usize) -> Option<PeerStream> {
+        let _kept = peer;
+        None
     }
 }
 

@@ -1,6 +1,14 @@
-//! Reduce-scatter, all-gather and all-to-all by direct exchange: one round each.
+//! Reduce-scatter, all-gather and all-to-all by direct exchange, in one round each; all-gather of short contributions of many
+//! ranks in more rounds.
+
+use std::ops::Range;
 
 use crate::schedule::{Region, Round, Schedule};
+
+/// The largest number of ranks that send short contributions to all others directly.
+const DIRECT_RANKS_MAX: usize = 8;
+/// The largest average length of contributions whose number of messages matters more than their forwarding, in elements.
+const SHORT_LEN_MAX: usize = 1 << 10;
 
 /// Returns a reduce-scatter: rank `rank` receives the reduction, in rank order, of all ranks' `rank`-th `part_len`
 /// elements.
@@ -27,8 +35,9 @@ pub fn reduce_scatter(rank: usize, size: usize, part_len: usize) -> Schedule {
 
 /// Returns an all-gather: every rank receives all elements in rank order; rank `r` contributes `lens[r]`.
 ///
-/// One round, `n - 1` messages and `(n - 1) lens[rank]` elements sent. The ranks must know each other's lengths;
-/// otherwise they gather them first, one number per rank.
+/// One round, `n - 1` messages and `(n - 1) lens[rank]` elements sent; `log2 n` rounds, each with one or two messages, if there are
+/// more than [`DIRECT_RANKS_MAX`] ranks and they have at most [`SHORT_LEN_MAX`] elements on average. The ranks must know each
+/// other's lengths; otherwise they gather them first, one number per rank.
 #[must_use]
 pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {
     let size = lens.len();
@@ -50,6 +59,10 @@ pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {
     }
     let all = schedule.scratch(total);
     schedule.result = Region::new(all, 0..total);
+    if size > DIRECT_RANKS_MAX && total <= SHORT_LEN_MAX * size {
+        gather_by_doubling(&mut schedule, rank, lens, (mine, all));
+        return schedule;
+    }
     let mut round = Round::default();
     for peer in (1..size).map(|distance| (rank + distance) % size) {
         round.send(peer, mine.clone());
@@ -58,6 +71,40 @@ pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {
     round.copy(place(rank, all), mine);
     schedule.push(round);
     schedule
+}
+
+/// Adds the rounds of an all-gather in which the number of contributions that a rank has doubles (Bruck): from its own `mine`
+/// to all of them in the slot `all`, in rank order. Ranks are counted modulo their number, so the
+/// contributions of consecutive ranks are in two parts if they go past the last rank.
+fn gather_by_doubling(
+    schedule: &mut Schedule,
+    rank: usize,
+    lens: &[usize],
+    (mine, all): (Region, usize),
+) {
+    let size = lens.len();
+    let range = |ranks: Range<usize>| {
+        let start = lens[..ranks.start].iter().sum::<usize>();
+        Region::new(all, start..start + lens[ranks].iter().sum::<usize>())
+    };
+    let parts = |first: usize, count: usize| {
+        let past_end = (first + count).saturating_sub(size);
+        let parts = [range(first..first + count - past_end), range(0..past_end)];
+        parts.into_iter().filter(|part| !part.elements.is_empty())
+    };
+    let mut round = Round::default();
+    round.copy(range(rank..rank + 1), mine);
+    schedule.push(round);
+    let mut have = 1;
+    while have < size {
+        let count = have.min(size - have);
+        let (before, after) = ((rank + size - have) % size, (rank + have) % size);
+        let mut round = Round::default();
+        parts(rank, count).for_each(|part| round.send(before, part));
+        parts(after, count).for_each(|part| round.receive(after, part));
+        schedule.push(round);
+        have += count;
+    }
 }
 
 /// Returns an all-to-all: every rank sends `part_len` elements to each other rank and receives as many from each, in

@@ -63,9 +63,12 @@ impl EventHistory {
         group: &dyn Collectives,
         catch_up: &CatchUpPlan,
     ) -> Result<(), CollectiveError> {
-        let events: Vec<&Event> = self.0.iter().map(|entry| &entry.event).collect();
-        // Events consist of numbers and text, which always serialise.
-        let mut bytes = serde_json::to_vec(&events).unwrap_or_default();
+        let mut bytes = Vec::new();
+        if first_with_state(catch_up) == Some(group.rank()) {
+            let events: Vec<&Event> = self.0.iter().map(|entry| &entry.event).collect();
+            // Events consist of numbers and text, which always serialise.
+            bytes = serde_json::to_vec(&events).unwrap_or_default();
+        }
         share_bytes(&mut bytes, group, catch_up)?;
         if catch_up.each[group.rank().index()] == CatchUp::CopyState {
             let events: Vec<Event> = serde_json::from_slice(&bytes).unwrap_or_default();
@@ -74,6 +77,13 @@ impl EventHistory {
         }
         Ok(())
     }
+}
+
+/// Returns the first member that has the state.
+fn first_with_state(catch_up: &CatchUpPlan) -> Option<GroupRank> {
+    let mut members = catch_up.each.iter();
+    let first = members.position(|each| *each != CatchUp::CopyState)?;
+    Some(GroupRank(first as u32))
 }
 
 /// Replaces the bytes by those of the first member that has the state. All members call it with the same plan. Cost: two
@@ -86,11 +96,9 @@ pub(crate) fn share_bytes(
     group: &dyn Collectives,
     catch_up: &CatchUpPlan,
 ) -> Result<(), CollectiveError> {
-    let mut members = catch_up.each.iter();
-    let Some(root) = members.position(|each| *each != CatchUp::CopyState) else {
+    let Some(root) = first_with_state(catch_up) else {
         return Ok(());
     };
-    let root = GroupRank(root as u32);
     let mut len = [bytes.len() as i64];
     group.broadcast(&mut len, root)?;
     bytes.resize(len[0] as usize, 0);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_checkpoint::CheckpointError;
-use ronde_comm::{GroupConfig, JoinCancellation, ProcessGroup, Security};
+use ronde_comm::{ConnectionPool, GroupConfig, ProcessGroup, Security};
 use ronde_core::{
     Assignment, Event, Group, GroupRank, JobMember, LoneMember, MembershipPolicy, NullTracker,
     Rank, Tracker,
@@ -177,14 +177,13 @@ pub fn join_job(job: JobAccess, plan: &Plan) -> Result<JobGroup, TrainError> {
         flight_records,
     } = job;
     let plan = plan.clone();
+    let pool = ConnectionPool::default();
     let connect = move |assignment: &Assignment, listener, give_up| {
-        connect(
-            assignment,
-            listener,
-            (&plan, &secure),
-            give_up,
-            &flight_records,
-        )
+        let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
+        config.give_up = Some(give_up);
+        config.security = secure(assignment);
+        config.connection_pool = Some(pool.clone());
+        connect(assignment, listener, &plan, config, &flight_records)
     };
     let connector = GenerationConnector::new(member, listener, Box::new(connect));
     JobGroup::join(&assignment, connector, tracker)
@@ -194,24 +193,21 @@ pub fn join_job(job: JobAccess, plan: &Plan) -> Result<JobGroup, TrainError> {
 /// members.
 pub const LINGER_FAILED: Duration = Duration::from_millis(5);
 
-/// Connects to the peers of an assignment, which must have the same plan, until `give_up` cancels the attempt.
+/// Connects to the peers of an assignment, which must have the same plan, with the settings of `config` and the plan.
 ///
 /// # Errors
 /// A peer cannot be reached or has another plan.
 fn connect(
     assignment: &Assignment,
     listener: Option<TcpListener>,
-    (plan, secure): (&Plan, &SecurityPolicy),
-    give_up: JoinCancellation,
+    plan: &Plan,
+    mut config: GroupConfig,
     flight_records: &FlightRecordWriter,
 ) -> Result<Arc<dyn Group>, TrainError> {
-    let mut config = GroupConfig::new("dp", &assignment.job, GroupRank(assignment.rank.0));
     config.generation = assignment.generation;
-    config.give_up = Some(give_up);
     if assignment.policy == MembershipPolicy::Elastic {
         config.linger_failed = LINGER_FAILED;
     }
-    config.security = secure(assignment);
     flight_records.prepare(&mut config);
     config.plan = plan.identity.clone();
     config.timeout = plan.exchange_timeout(assignment.world_size);

@@ -11,15 +11,16 @@ use crate::clock;
 use crate::frame::number;
 use crate::host::this_host;
 use crate::security::TlsKeys;
-use crate::transport::Transport;
 use crate::transport::striped::Striped;
-use crate::transport::tcp::Tcp;
+use crate::transport::tcp::{self, Tcp};
 use crate::transport::tls::{Tls, TlsStream};
+use crate::transport::{PeerStream, Transport};
 
 /// Maximum size of the text of a verdict, in bytes.
 const VERDICT_BYTES_MAX: usize = 1 << 10;
 
 /// A connection to a possible member.
+#[derive(Debug)]
 pub(crate) enum PeerConnection {
     Plain(TcpStream),
     Tls(Box<TlsStream>),
@@ -80,13 +81,21 @@ impl PeerConnection {
     }
 
     /// Returns whether both ends have the same address, so that they are on one host.
-    pub(super) fn has_one_address(&self) -> bool {
+    pub(crate) fn has_one_address(&self) -> bool {
         match self {
             Self::Plain(stream) => matches!(
                 (stream.local_addr(), stream.peer_addr()),
                 (Ok(mine), Ok(theirs)) if mine.ip() == theirs.ip()
             ),
             Self::Tls(stream) => stream.has_one_address(),
+        }
+    }
+
+    /// Prepares the socket for a transport.
+    pub(crate) fn set_up(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => tcp::set_up(stream),
+            Self::Tls(stream) => stream.set_up(),
         }
     }
 
@@ -192,35 +201,45 @@ pub(super) fn tls_in_plain(prefix: &[u8]) -> Option<GreetError> {
     })
 }
 
-/// Returns the transport over joined connections, all of one kind, `connections` for each member.
+/// Returns the transport over the streams to other members by group rank, all of one kind, of `connections` each.
 pub(crate) fn transport(
-    wires: Vec<Option<PeerConnection>>,
+    streams: Vec<Option<PeerStream>>,
     is_tls: bool,
     connections: usize,
 ) -> Result<Box<dyn Transport>, CollectiveError> {
-    let size = wires.len() / connections;
-    let streams = streams(wires, is_tls)?;
-    if connections == 1 {
-        return Ok(streams);
+    let setting_up = |error: io::Error| failed("cannot set up connections".to_owned(), &error);
+    let (mut wires, mut stripes) = (Vec::new(), Vec::new());
+    for stream in streams {
+        match stream {
+            Some(mut stream) => {
+                stream.set_up().map_err(setting_up)?;
+                wires.extend(stream.connections.into_iter().map(Some));
+                stripes.push(stream.stripes);
+            }
+            None => {
+                wires.extend((0..connections).map(|_| None));
+                stripes.push(None);
+            }
+        }
     }
-    Ok(Box::new(Striped::new(streams, size, connections)))
+    let inner = over_wires(wires, is_tls).map_err(setting_up)?;
+    Ok(match connections {
+        1 => inner,
+        _ => Box::new(Striped::new(inner, connections, stripes)),
+    })
 }
 
-fn streams(
-    wires: Vec<Option<PeerConnection>>,
-    is_tls: bool,
-) -> Result<Box<dyn Transport>, CollectiveError> {
-    let setting_up = |error: io::Error| failed("cannot set up connections".to_owned(), &error);
+fn over_wires(wires: Vec<Option<PeerConnection>>, is_tls: bool) -> io::Result<Box<dyn Transport>> {
     if is_tls {
         let tls = wires.into_iter().map(|wire| match wire {
             Some(PeerConnection::Tls(stream)) => Some(*stream),
             _ => None,
         });
-        return Ok(Box::new(Tls::new(tls.collect()).map_err(setting_up)?));
+        return Ok(Box::new(Tls::new(tls.collect())?));
     }
     let plain = wires.into_iter().map(|wire| match wire {
         Some(PeerConnection::Plain(stream)) => Some(stream),
         _ => None,
     });
-    Ok(Box::new(Tcp::new(plain.collect()).map_err(setting_up)?))
+    Ok(Box::new(Tcp::new(plain.collect())?))
 }

@@ -12,7 +12,7 @@ use ronde_schedule::{CostModel, Hosts};
 
 use super::{Link, ProcessGroup, named};
 use crate::choice::Chooser;
-use crate::connect;
+use crate::connect::{self, JoinFailure};
 use crate::hello::JoinHello;
 use crate::program::{GroupMember, invalid};
 use crate::shared::{self, MemoryJoin};
@@ -73,29 +73,47 @@ impl ProcessGroup {
         let limit = config.connect_timeout;
         let give_up = config.give_up.as_ref();
         let keys = (keys, config.transport != TransportChoice::Tcp);
-        let mesh = connect::mesh(&hello, keys, listener, peers, limit, give_up)?;
-        let within_host = mesh.within_host(peers.len());
-        let transport = connect::transport(mesh.wires, is_tls, connections)?;
+        let pool = config.connection_pool.clone();
+        let kept = match &pool {
+            Some(pool) => pool.take(peers),
+            None => peers.iter().map(|_| None).collect(),
+        };
+        let mesh = connect::mesh(&hello, keys, listener, peers, kept, limit, give_up);
+        let mesh = mesh.map_err(|JoinFailure { error, kept }| {
+            if let Some(pool) = &pool {
+                pool.keep(peers, kept.into_iter());
+            }
+            error
+        })?;
+        let within_host = mesh.within_host();
+        let transport = connect::transport(mesh.streams, is_tls, connections)?;
         let origin = GroupOrigin::Sockets(peers[config.rank.index()].ip());
         let limit = config.timeout;
         config.timeout = limit.max(config.connect_timeout);
         let mut group = Self::over(config, peers.len(), transport)?.with_origin(origin);
         group.refused = mesh.refused;
-        group.share(limit, known, &within_host)
+        if let (Some(pool), Link::Others { mailbox, .. }) = (&pool, &group.link) {
+            pool.lend_to(mailbox, peers);
+        }
+        let shared = group.share(limit, known, &within_host);
+        if let (Err(_), Some(pool)) = (&shared, &pool) {
+            pool.reclaim();
+        }
+        shared.map(|()| group)
     }
 
     /// Shares memory with the other members if requested and possible, or else settles the costs that
     /// algorithms are chosen by; later operations get the deadline `limit`. Lends messages to members `within_host`, by rank.
     /// All members call it first.
     fn share(
-        mut self,
+        &mut self,
         limit: Duration,
         known: Option<CostModel>,
         within_host: &[bool],
-    ) -> Result<Self, CollectiveError> {
+    ) -> Result<(), CollectiveError> {
         self.config.timeout = limit;
         let Link::Others { mailbox, .. } = &self.link else {
-            return Ok(self);
+            return Ok(());
         };
         let mailbox = Arc::clone(mailbox);
         let hosts = Arc::clone(self.chooser.hosts());
@@ -117,7 +135,7 @@ impl ProcessGroup {
             mailbox: &mailbox,
             lending: mark.as_ref(),
         };
-        let MemoryJoin { queue, offers } = shared::join(&self, &terms)?;
+        let MemoryJoin { queue, offers } = shared::join(self, &terms)?;
         if let Some(mark) = mark {
             let offers = offers.into_iter().enumerate();
             let memories =
@@ -136,7 +154,7 @@ impl ProcessGroup {
         if let Link::Others { shared_queue, .. } = &mut self.link {
             *shared_queue = shared;
         }
-        Ok(self)
+        Ok(())
     }
 
     /// Joins threads of one process, one member per configuration, in the order of their ranks.

@@ -62,7 +62,6 @@ impl StreamExecutor {
     fn clear_streams(&mut self, error: &CollectiveError) {
         for state in &mut self.peers {
             state.early.clear();
-            state.unread.clear();
             state.reported_calls.clear();
             state.starved = false;
             (state.may_lend, state.memory, state.unreadable) = (false, None, None);
@@ -156,7 +155,7 @@ impl StreamExecutor {
             return;
         }
         match before {
-            StreamState::Left => self.check_presence(peer),
+            StreamState::Left | StreamState::InNextGeneration => self.check_presence(peer),
             StreamState::Here | StreamState::Closed => self.lost(peer, cause),
         }
     }

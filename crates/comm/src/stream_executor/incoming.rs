@@ -11,14 +11,13 @@ use super::peer::{EARLY_BYTES_MAX, FrameTarget, IncomingFrame, Peer, StreamState
 use super::{EarlyFrame, StreamExecutor};
 use crate::clock;
 use crate::frame::{CallKind, FrameHeader, FrameKind, HEADER_BYTES};
+use crate::hello::JoinHello;
 use crate::notice::Notice;
 use crate::program::out_of_memory;
 use crate::running::RunningCollective;
 use crate::streaming::PIECE_BYTES;
 use crate::transport::Interest;
 
-/// Size of one read while frames are short, in bytes.
-const READ_BYTES: usize = 64 << 10;
 /// Minimum number of missing bytes that are read directly into their destination.
 const STRAIGHT_BYTES: usize = 16 << 10;
 /// Size by which the buffer for early bytes grows, in bytes.
@@ -112,7 +111,7 @@ impl StreamExecutor {
         }
         match self.read_once(peer) {
             Ok(0) => self.stream_ended(peer, "connection closed"),
-            Ok(_) if self.has_failed => self.peers[peer].unread.clear(),
+            Ok(_) if self.has_failed => self.skip_frames(peer),
             Ok(full) => {
                 self.parse_frames(peer);
                 return full == 2;
@@ -154,7 +153,7 @@ impl StreamExecutor {
         let wanted = if waits_for_header && much && kept < HEADER_BYTES {
             HEADER_BYTES - kept
         } else {
-            READ_BYTES
+            state.unread.read_bytes()
         };
         let count = self.transport.read(peer, state.unread.room(wanted))?;
         state.unread.filled(count);
@@ -173,10 +172,17 @@ impl StreamExecutor {
                 let Some(header) = unread.first_chunk::<HEADER_BYTES>() else {
                     return;
                 };
+                if JoinHello::begins(header) {
+                    state.presence = StreamState::InNextGeneration;
+                    return self.check_presence(peer);
+                }
                 let header = FrameHeader::decode(header);
                 state.unread.take(HEADER_BYTES);
                 match header {
-                    Ok(header) => self.handle_header(peer, header),
+                    Ok(header) => {
+                        state.frame_left = header.bytes;
+                        self.handle_header(peer, header);
+                    }
                     Err(problem) => self.broken(peer, problem),
                 }
                 continue;
@@ -195,8 +201,38 @@ impl StreamExecutor {
         }
     }
 
+    /// Skips the frames among the bytes that were read, after a failure: only a hello still counts.
+    fn skip_frames(&mut self, peer: usize) {
+        let state = &mut self.peers[peer];
+        if state.is_garbled {
+            return state.unread.clear();
+        }
+        loop {
+            let unread = state.unread.bytes();
+            let skipped = unread.len().min(state.frame_left as usize);
+            state.unread.take(skipped);
+            state.frame_left -= skipped as u64;
+            let Some(header) = state.unread.bytes().first_chunk::<HEADER_BYTES>() else {
+                return;
+            };
+            if JoinHello::begins(header) {
+                state.presence = StreamState::InNextGeneration;
+                return;
+            }
+            let Ok(header) = FrameHeader::decode(header) else {
+                state.is_garbled = true;
+                return state.unread.clear();
+            };
+            state.unread.take(HEADER_BYTES);
+            state.frame_left = header.bytes;
+        }
+    }
+
     /// Records that `count` more bytes of the incoming frame were received.
     pub(super) fn filled(&mut self, peer: usize, count: usize) {
+        // The bytes of a lent message are not in the stream.
+        let frame_left = &mut self.peers[peer].frame_left;
+        *frame_left = frame_left.saturating_sub(count as u64);
         let Some(mut arriving) = self.peers[peer].arriving.take() else {
             return;
         };
@@ -229,6 +265,9 @@ impl StreamExecutor {
             let waits = &mut self.peers[peer].waits;
             // It has sent more since.
             let _over = waits.take_if(|waits| waits.at.sequence < header.sequence);
+        }
+        if header.kind == FrameKind::Message {
+            self.ask_to_lend(peer, &header);
         }
         let target = match header.kind {
             FrameKind::LentRead => return self.returned(peer, header.sequence),
@@ -346,6 +385,7 @@ impl StreamExecutor {
     }
 
     pub(super) fn broken(&mut self, peer: usize, problem: String) {
+        self.peers[peer].is_garbled = true;
         self.fail(CollectiveError::Protocol {
             peer: GroupRank(peer as u32),
             problem,

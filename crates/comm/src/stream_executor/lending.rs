@@ -14,7 +14,7 @@ use super::incoming::{extend_buffer, room};
 use super::peer::{FrameTarget, OutgoingPayload, Peer, StreamState};
 use super::{EarlyFrame, PostedMessage, StreamExecutor};
 use crate::clock;
-use crate::frame::{Call, FrameKind};
+use crate::frame::{Call, FrameHeader, FrameKind};
 
 /// Minimum size of a message that is lent, in bytes: a shorter one takes as long over the stream.
 const LENT_BYTES_MIN: usize = 128 << 10;
@@ -47,14 +47,23 @@ impl Peer {
 }
 
 impl StreamExecutor {
-    /// Lends messages from now on to peers that can read them, and notifies the peers whose memory this rank can read.
+    /// Lends messages from now on to peers that can read them.
     pub(super) fn lend(&mut self, mark: LendingMark, memories: Vec<Option<PeerMemory>>) {
         self.lending = Some(mark);
-        for (peer, memory) in memories.into_iter().enumerate() {
-            if memory.is_some() && peer < self.peers.len() {
-                self.peers[peer].memory = memory;
-                self.acknowledge(peer, 0);
-            }
+        for (state, memory) in self.peers.iter_mut().zip(memories) {
+            state.memory = memory;
+        }
+    }
+
+    /// Notifies the sender of a long message, once, that this rank can read the next ones in its memory. Others are not notified:
+    /// most members of a large group never send each other messages.
+    pub(super) fn ask_to_lend(&mut self, peer: usize, header: &FrameHeader) {
+        let state = &mut self.peers[peer];
+        if header.payload_bytes() >= LENT_BYTES_MIN as u64
+            && state.memory.is_some()
+            && !std::mem::replace(&mut state.has_asked, true)
+        {
+            self.acknowledge(peer, 0);
         }
     }
 

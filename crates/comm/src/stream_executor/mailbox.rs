@@ -1,12 +1,13 @@
 //! [`Mailbox`]: the state shared by callers and the thread that drives the stream executor.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use ronde_core::{CollectiveError, GroupRank};
 
 use super::ExecutorCommand;
 use super::driver_flags::DriverFlags;
+use crate::connect::KeptStream;
 use crate::flight::{FlightRecord, FlightRecorder, RecordedRequest};
 use crate::notice::Notice;
 use crate::program::GroupMember;
@@ -69,11 +70,18 @@ impl ExecutorCommand {
     }
 }
 
+/// Receives the streams of a group that ends, by group rank.
+pub(crate) type Successor = mpsc::Sender<Vec<(usize, KeptStream)>>;
+
 #[derive(Default)]
 struct MailboxState {
     commands: Vec<ExecutorCommand>,
     abort: Option<String>,
     leave: bool,
+    /// The receiver of this rank's streams when it leaves.
+    successor: Option<Successor>,
+    /// The progress thread has ended.
+    is_closed: bool,
     /// The error with which the group has failed; the only place where it is stored.
     failed: Option<CollectiveError>,
     /// Peers whose hosts acknowledged nothing at the time of the failure.
@@ -181,6 +189,26 @@ impl Mailbox {
         self.flags.call();
     }
 
+    /// Leaves the group as [`Mailbox::leave`] does, except that its streams are not closed: they can be received. Nothing is
+    /// received if the progress thread has ended.
+    pub(crate) fn hand_over(&self) -> mpsc::Receiver<Vec<(usize, KeptStream)>> {
+        let (successor, streams) = mpsc::channel();
+        {
+            let mut state = self.lock();
+            if !state.is_closed {
+                state.leave = true;
+                state.successor = Some(successor);
+            }
+        }
+        self.flags.call();
+        streams
+    }
+
+    /// Takes the receiver of this rank's streams, if it hands them over.
+    pub(super) fn take_successor(&self) -> Option<Successor> {
+        self.lock().successor.take()
+    }
+
     pub(crate) fn leave(&self) {
         self.lock().leave = true;
         self.flags.call();
@@ -190,6 +218,8 @@ impl Mailbox {
     pub(crate) fn close(&self) {
         let commands = {
             let mut state = self.lock();
+            state.is_closed = true;
+            state.successor = None;
             state
                 .failed
                 .get_or_insert_with(|| CollectiveError::Aborted {

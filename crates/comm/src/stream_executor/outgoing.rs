@@ -205,6 +205,16 @@ impl OutgoingFrame {
         self.header.bytes == 0 && self.len() > 0
     }
 
+    /// Returns the whole frame when no collective runs.
+    pub(super) fn encoded(&mut self) -> Vec<u8> {
+        if self.done == 0 {
+            self.header.bytes = self.next_bytes(None) as u64;
+        }
+        let mut frame = self.header.encode().to_vec();
+        frame.extend(self.body(None));
+        frame
+    }
+
     fn is_collective(&self) -> bool {
         matches!(self.payload, OutgoingPayload::Collective(_))
     }

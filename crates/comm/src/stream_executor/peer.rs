@@ -70,6 +70,8 @@ pub(super) enum StreamState {
     Here,
     /// It has sent its goodbye.
     Left,
+    /// It has sent the hello of a later generation, which continues this stream. Nothing more is read.
+    InNextGeneration,
     /// Its stream ended.
     Closed,
 }
@@ -105,6 +107,10 @@ pub(super) struct Peer {
     pub(super) write_failed: bool,
     pub(super) arriving: Option<IncomingFrame>,
     pub(super) unread: ReadBuffer,
+    /// Bytes of the incoming frame that were not taken from the stream.
+    pub(super) frame_left: u64,
+    /// It has sent something that is not a frame, so where the next one begins is unknown.
+    pub(super) is_garbled: bool,
     /// Calls that it has reported and that have not started here.
     pub(super) reported_calls: VecDeque<FrameHeader>,
     /// The last wait that it has reported.
@@ -120,14 +126,18 @@ pub(super) struct Peer {
     pub(super) lent: VecDeque<PostedMessage>,
     /// The peer's memory, if this rank can read it.
     pub(super) memory: Option<PeerMemory>,
+    /// The peer knows that this rank can read its memory.
+    pub(super) has_asked: bool,
     pub(super) unreadable: Option<UnreadableMemory>,
 }
 
 impl Peer {
     pub(super) fn interest(&self) -> Interest {
         Interest {
-            read: self.presence != StreamState::Closed
-                && !self.is_parked()
+            read: !matches!(
+                self.presence,
+                StreamState::Closed | StreamState::InNextGeneration
+            ) && !self.is_parked()
                 && !self.is_reading_lent(),
             write: self.blocked && self.has_to_send(),
         }
@@ -152,12 +162,29 @@ impl Peer {
     }
 }
 
+/// Size of the first reads from a peer, in bytes: most peers of a large group only ever send short frames.
+const FIRST_READ_BYTES: usize = 4 << 10;
+/// Maximum size of one read while frames are short, in bytes.
+const READ_BYTES_MAX: usize = 64 << 10;
+
 /// Bytes that were read but not parsed.
-#[derive(Default)]
 pub(super) struct ReadBuffer {
     bytes: Vec<u8>,
     at: usize,
     end: usize,
+    /// Size of the next read, in bytes.
+    read_bytes: usize,
+}
+
+impl Default for ReadBuffer {
+    fn default() -> Self {
+        Self {
+            bytes: Vec::new(),
+            at: 0,
+            end: 0,
+            read_bytes: FIRST_READ_BYTES,
+        }
+    }
 }
 
 impl ReadBuffer {
@@ -189,9 +216,17 @@ impl ReadBuffer {
         &mut self.bytes[self.end..self.end + count]
     }
 
+    /// Returns the number of bytes to read if nothing better is known.
+    pub(super) fn read_bytes(&self) -> usize {
+        self.read_bytes
+    }
+
     /// Records that `count` bytes of the space are filled.
     pub(super) fn filled(&mut self, count: usize) {
         self.end += count;
+        if count == self.read_bytes {
+            self.read_bytes = (2 * count).min(READ_BYTES_MAX);
+        }
     }
 }
 

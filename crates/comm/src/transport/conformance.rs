@@ -10,8 +10,9 @@ use ronde_core::Rank;
 use ronde_identity::{Authority, Member, Validity};
 
 use super::striped::Striped;
+use super::tcp::{self, Tcp};
 use super::tls::{Tls, TlsStream};
-use super::{Interest, Transport, in_process, tcp::Tcp};
+use super::{Interest, Transport, in_process};
 
 type Pair = [Box<dyn Transport>; 2];
 
@@ -26,13 +27,19 @@ fn in_process_pair() -> Pair {
     std::array::from_fn(|_| Box::new(ends.next().unwrap()) as Box<dyn Transport>)
 }
 
+/// Returns a socket that is set up for a transport.
+fn ready(stream: TcpStream) -> Option<TcpStream> {
+    tcp::set_up(&stream).unwrap();
+    Some(stream)
+}
+
 fn tcp_pair() -> Pair {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (accepted, _) = listener.accept().unwrap();
     [
-        Box::new(Tcp::new(vec![None, Some(dialled)]).unwrap()),
-        Box::new(Tcp::new(vec![Some(accepted), None]).unwrap()),
+        Box::new(Tcp::new(vec![None, ready(dialled)]).unwrap()),
+        Box::new(Tcp::new(vec![ready(accepted), None]).unwrap()),
     ]
 }
 
@@ -55,6 +62,8 @@ fn tls_ends() -> [TlsStream; 2] {
 }
 
 fn tls_pair_of([dialled, accepted]: [TlsStream; 2]) -> Pair {
+    dialled.set_up().unwrap();
+    accepted.set_up().unwrap();
     [
         Box::new(Tls::new(vec![None, Some(dialled)]).unwrap()),
         Box::new(Tls::new(vec![Some(accepted), None]).unwrap()),
@@ -78,16 +87,17 @@ fn striped_pair() -> Pair {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let (mut dialled, mut accepted) = (Vec::new(), Vec::new());
     for _ in 0..CONNECTIONS {
-        dialled.push(Some(
-            TcpStream::connect(listener.local_addr().unwrap()).unwrap(),
-        ));
-        accepted.push(Some(listener.accept().unwrap().0));
+        let address = listener.local_addr().unwrap();
+        dialled.push(ready(TcpStream::connect(address).unwrap()));
+        accepted.push(ready(listener.accept().unwrap().0));
     }
     let none = || (0..CONNECTIONS).map(|_| None::<TcpStream>);
     let one = Tcp::new(none().chain(dialled).collect()).unwrap();
     let other = Tcp::new(accepted.into_iter().chain(none()).collect()).unwrap();
-    [one, other]
-        .map(|tcp| Box::new(Striped::new(Box::new(tcp), 2, CONNECTIONS)) as Box<dyn Transport>)
+    [one, other].map(|tcp| {
+        let striped = Striped::new(Box::new(tcp), CONNECTIONS, vec![None, None]);
+        Box::new(striped) as Box<dyn Transport>
+    })
 }
 
 fn read_all(transport: &mut dyn Transport, peer: usize, count: usize) -> Vec<u8> {

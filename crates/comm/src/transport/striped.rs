@@ -10,7 +10,7 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Interest, Transport, Waker};
+use super::{Interest, PeerStream, Transport, Waker};
 use crate::clock;
 use crate::frame::number;
 
@@ -63,7 +63,7 @@ impl StripeReceiver {
 
 /// Both directions of the stream to one peer.
 #[derive(Debug)]
-struct Stripes {
+pub(crate) struct Stripes {
     sending: Vec<StripeSender>,
     receiving: Vec<StripeReceiver>,
     /// Numbers of the next stripe to send and to read.
@@ -76,6 +76,22 @@ struct Stripes {
     finishing: bool,
 }
 
+impl Stripes {
+    fn new(connections: usize) -> Self {
+        Self {
+            sending: (0..connections).map(|_| StripeSender::default()).collect(),
+            receiving: (0..connections)
+                .map(|_| StripeReceiver::default())
+                .collect(),
+            next_out: 0,
+            next_in: 0,
+            turn: 0,
+            first_only: false,
+            finishing: false,
+        }
+    }
+}
+
 /// Streams to all other members, each over several connections.
 #[derive(Debug)]
 pub(crate) struct Striped {
@@ -86,23 +102,19 @@ pub(crate) struct Striped {
 }
 
 impl Striped {
-    /// Wraps a transport with `connections` streams for each of `size` peers, one peer after another.
-    pub(crate) fn new(inner: Box<dyn Transport>, size: usize, connections: usize) -> Self {
-        let stripes = || Stripes {
-            sending: (0..connections).map(|_| StripeSender::default()).collect(),
-            receiving: (0..connections)
-                .map(|_| StripeReceiver::default())
-                .collect(),
-            next_out: 0,
-            next_in: 0,
-            turn: 0,
-            first_only: false,
-            finishing: false,
-        };
+    /// Wraps a transport with `connections` streams for each peer, one peer after another. `None`: the peer's stream
+    /// is new.
+    pub(crate) fn new(
+        inner: Box<dyn Transport>,
+        connections: usize,
+        peers: Vec<Option<Stripes>>,
+    ) -> Self {
+        let peers = peers.into_iter();
+        let peers = peers.map(|kept| kept.unwrap_or_else(|| Stripes::new(connections)));
         Self {
             inner,
             connections,
-            peers: (0..size).map(|_| stripes()).collect(),
+            peers: peers.collect(),
         }
     }
 
@@ -348,6 +360,21 @@ impl Transport for Striped {
         peers.dedup();
         peers
     }
+
+    fn release(&mut self, peer: usize) -> Option<PeerStream> {
+        let streams = (0..self.connections).map(|connection| self.stream(peer, connection));
+        let streams: Vec<usize> = streams.collect();
+        let inner = &mut self.inner;
+        let released = streams.into_iter().map(|stream| inner.release(stream));
+        let released: Option<Vec<PeerStream>> = released.collect();
+        let connections = released?.into_iter().flat_map(|stream| stream.connections);
+        let fresh = Stripes::new(self.connections);
+        Some(PeerStream {
+            connections: connections.collect(),
+            stripes: Some(std::mem::replace(&mut self.peers[peer], fresh)),
+            is_set_up: true,
+        })
+    }
 }
 
 impl Drop for Striped {
@@ -378,7 +405,7 @@ mod tests {
     use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 
     use super::*;
-    use crate::transport::tcp::Tcp;
+    use crate::transport::tcp::{self, Tcp};
 
     const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 
@@ -387,11 +414,15 @@ mod tests {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let pair = || {
             let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            tcp::set_up(&dialled).unwrap();
             (Some(dialled), listener.accept().unwrap().0)
         };
         let [(one, first), (other, second)] = [pair(), pair()];
         let tcp = Tcp::new(vec![None, None, one, other]).unwrap();
-        (Striped::new(Box::new(tcp), 2, 2), [first, second])
+        (
+            Striped::new(Box::new(tcp), 2, vec![None, None]),
+            [first, second],
+        )
     }
 
     /// Reads until the result is not `WouldBlock`.

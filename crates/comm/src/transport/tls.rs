@@ -18,12 +18,13 @@ use ronde_identity::rustls::pki_types::{CertificateDer, ServerName};
 use ronde_identity::rustls::{
     ClientConfig, ClientConnection, Connection, ServerConfig, ServerConnection,
 };
-use rustix::event::PollFlags;
 
-use super::tcp::{self, TcpWaker};
+use super::poller::Poller;
+use super::tcp;
 use super::unanswered::unanswered;
-use super::{Interest, Transport, Waker};
+use super::{Interest, PeerStream, Transport, Waker};
 use crate::clock;
+use crate::connect::PeerConnection;
 
 /// Bytes encrypted between two writes to the socket.
 const PIECE_BYTES: usize = 128 << 10;
@@ -134,6 +135,11 @@ impl TlsStream {
                 _ => return,
             }
         }
+    }
+
+    /// Prepares the connected socket for a transport.
+    pub(crate) fn set_up(&self) -> io::Result<()> {
+        tcp::set_up(&self.socket)
     }
 
     /// Returns the peer's certificate.
@@ -315,18 +321,17 @@ fn refused(error: ronde_identity::rustls::Error) -> io::Error {
 #[derive(Debug)]
 pub(crate) struct Tls {
     streams: Vec<Option<TlsStream>>,
-    waker: Arc<TcpWaker>,
+    poller: Poller,
 }
 
 impl Tls {
-    /// Takes connected streams; the member's own entry is `None`.
+    /// Takes connected streams that are set up; the member's own entry is `None`.
     pub(crate) fn new(mut streams: Vec<Option<TlsStream>>) -> io::Result<Self> {
         for stream in streams.iter_mut().flatten() {
-            tcp::set_up(&stream.socket)?;
             stream.by_record = false;
         }
-        let waker = Arc::new(TcpWaker::new()?);
-        Ok(Self { streams, waker })
+        let poller = Poller::new(streams.len())?;
+        Ok(Self { streams, poller })
     }
 
     fn stream(&mut self, peer: usize) -> io::Result<&mut TlsStream> {
@@ -346,32 +351,22 @@ impl Transport for Tls {
     }
 
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
-        let mut fds = Vec::with_capacity(interest.len());
-        let mut peers = Vec::with_capacity(interest.len());
         let mut at_once = false;
         for (peer, (stream, wanted)) in self.streams.iter().zip(&*interest).enumerate() {
             let Some(stream) = stream else { continue };
             at_once |= wanted.read && stream.more;
-            let mut flags = PollFlags::empty();
-            flags.set(PollFlags::IN, wanted.read);
-            flags.set(
-                PollFlags::OUT,
-                wanted.write || stream.connection.wants_write(),
-            );
-            if !flags.is_empty() {
-                fds.push((stream.socket.as_fd(), flags));
-                peers.push(peer);
-            }
+            let reported = Interest {
+                read: wanted.read,
+                write: wanted.write || stream.connection.wants_write(),
+            };
+            self.poller.set(peer, stream.socket.as_fd(), reported)?;
         }
         let limit = if at_once { Some(Duration::ZERO) } else { limit };
-        let possible = tcp::poll_all(&self.waker, &fds, limit)?;
-        drop(fds);
         let wanted = interest.to_vec();
-        interest.fill(Interest::default());
-        for (&peer, possible) in peers.iter().zip(possible) {
-            let Some(stream) = &mut self.streams[peer] else {
-                continue;
-            };
+        self.poller.wait(interest, limit)?;
+        for (peer, stream) in self.streams.iter_mut().enumerate() {
+            let Some(stream) = stream else { continue };
+            let possible = interest[peer];
             // The next write or read returns the error again.
             let flushed = possible.write && stream.flush().is_ok();
             interest[peer] = Interest {
@@ -391,12 +386,19 @@ impl Transport for Tls {
     }
 
     fn waker(&self) -> Arc<dyn Waker> {
-        Arc::clone(&self.waker) as Arc<dyn Waker>
+        self.poller.waker()
     }
 
     fn unanswered(&self) -> Vec<usize> {
         let streams = self.streams.iter().enumerate();
         unanswered(streams.filter_map(|(peer, stream)| Some((peer, &stream.as_ref()?.socket))))
+    }
+
+    fn release(&mut self, peer: usize) -> Option<PeerStream> {
+        let stream = self.streams[peer].take()?;
+        let socket = stream.socket.as_fd();
+        self.poller.set(peer, socket, Interest::default()).ok()?;
+        Some(PeerStream::released(PeerConnection::Tls(Box::new(stream))))
     }
 }
 

@@ -6,6 +6,8 @@ mod failures;
 mod flight;
 mod foreign;
 mod joining;
+#[expect(clippy::unwrap_used, reason = "helpers of tests are tests")]
+mod kept;
 mod matrix;
 mod meshes;
 mod messages;

@@ -9,6 +9,8 @@ use super::*;
 use crate::stream_executor::ExecutorCommand;
 
 const LEN: usize = 3 << 20;
+/// The length of the shortest message that is lent.
+const LONG: usize = 128 << 10;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 
 fn message(len: usize) -> Call {
@@ -71,6 +73,14 @@ fn pair(mark: &LendingMark) -> (ProcessGroup, InProcess) {
         memories,
     };
     group.post(command).unwrap();
+    // The first long message shows that the peer has some to lend.
+    for _ in 0..2 {
+        let work = receive(&group, LONG);
+        let head = header(FrameKind::Message, message(LONG), LONG as u64);
+        write_all(&mut last, &head);
+        write_all(&mut last, &[5; LONG]);
+        assert_eq!(work.wait().unwrap().bytes(), [5; LONG]);
+    }
     let ready = read_frame(&mut last);
     assert_eq!((ready.kind, ready.sequence), (FrameKind::LentRead, 0));
     (group, last)
@@ -248,7 +258,6 @@ fn the_mark_ends_before_an_unread_message_is_released() {
                 memories,
             })
             .unwrap();
-        read_frame(&mut last);
         write_all(&mut last, &bare(FrameKind::LentRead, 0, Call::NOTHING));
         // A message from the peer shows that its announcement was processed.
         let work = receive(&group, 1);
