@@ -82,14 +82,12 @@ impl Transport for Tcp {
     }
 
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
-        for (peer, (stream, wanted)) in self.streams.iter().zip(&*interest).enumerate() {
-            if let Some(stream) = stream {
-                self.poller.set(peer, stream.as_fd(), *wanted)?;
-            }
-        }
-        // Only events of interest are reported, but a lost connection counts as both.
         let wanted = interest.to_vec();
-        self.poller.wait(interest, limit)?;
+        let streams = self.streams.iter().zip(&wanted).enumerate();
+        let sockets = streams
+            .filter_map(|(peer, (stream, wanted))| Some((peer, stream.as_ref()?.as_fd(), *wanted)));
+        self.poller.wait(sockets, interest, limit)?;
+        // Only events of interest are reported, but a lost connection counts as both.
         for (possible, wanted) in interest.iter_mut().zip(wanted) {
             possible.read &= wanted.read;
             possible.write &= wanted.write;
@@ -115,9 +113,7 @@ impl Transport for Tcp {
 
     fn release(&mut self, peer: usize) -> Option<PeerStream> {
         let stream = self.streams[peer].take()?;
-        self.poller
-            .set(peer, stream.as_fd(), Interest::default())
-            .ok()?;
+        self.poller.forget(peer, stream.as_fd()).ok()?;
         Some(PeerStream::released(PeerConnection::Plain(stream)))
     }
 }

@@ -351,19 +351,19 @@ impl Transport for Tls {
     }
 
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
-        let mut at_once = false;
-        for (peer, (stream, wanted)) in self.streams.iter().zip(&*interest).enumerate() {
-            let Some(stream) = stream else { continue };
-            at_once |= wanted.read && stream.more;
-            let reported = Interest {
-                read: wanted.read,
-                write: wanted.write || stream.connection.wants_write(),
-            };
-            self.poller.set(peer, stream.socket.as_fd(), reported)?;
-        }
-        let limit = if at_once { Some(Duration::ZERO) } else { limit };
         let wanted = interest.to_vec();
-        self.poller.wait(interest, limit)?;
+        let streams = self.streams.iter().zip(&wanted).enumerate();
+        let streams = streams.filter_map(|(peer, (stream, wanted))| {
+            let stream = stream.as_ref()?;
+            Some((peer, stream, *wanted))
+        });
+        let at_once = (streams.clone()).any(|(_, stream, wanted)| wanted.read && stream.more);
+        let limit = if at_once { Some(Duration::ZERO) } else { limit };
+        let sockets = streams.map(|(peer, stream, wanted)| {
+            let write = wanted.write || stream.connection.wants_write();
+            (peer, stream.socket.as_fd(), Interest { write, ..wanted })
+        });
+        self.poller.wait(sockets, interest, limit)?;
         for (peer, stream) in self.streams.iter_mut().enumerate() {
             let Some(stream) = stream else { continue };
             let possible = interest[peer];
@@ -397,7 +397,7 @@ impl Transport for Tls {
     fn release(&mut self, peer: usize) -> Option<PeerStream> {
         let stream = self.streams[peer].take()?;
         let socket = stream.socket.as_fd();
-        self.poller.set(peer, socket, Interest::default()).ok()?;
+        self.poller.forget(peer, socket).ok()?;
         Some(PeerStream::released(PeerConnection::Tls(Box::new(stream))))
     }
 }
