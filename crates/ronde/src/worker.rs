@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_cluster::{FixedMember, FixedRank, WaitSettings, WorkerLink};
-use ronde_comm::{GroupConfig, ProcessGroup, Security};
+use ronde_comm::{ConnectionPool, GroupConfig, ProcessGroup, Security};
 use ronde_core::{
     Assignment, CollectiveError, Event, Group, GroupRank, JobMember, MembershipPolicy, Rank, Step,
     Tracker, WorldSize,
@@ -228,9 +228,11 @@ impl Worker {
             flight_records,
         } = self.take_unused_access()?;
         let name = name.to_owned();
+        let pool = ConnectionPool::default();
         let connect = move |assignment: &Assignment, listener, give_up| {
             let mut config = group_config(&name, assignment, &secure, &flight_records);
             config.give_up = Some(give_up);
+            config.connection_pool = Some(pool.clone());
             if assignment.policy == MembershipPolicy::Elastic {
                 config.linger_failed = LINGER_FAILED;
             }

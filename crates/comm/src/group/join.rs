@@ -31,7 +31,8 @@ impl ProcessGroup {
     /// in place, others in pieces, and a blocking call runs on the calling thread. All other traffic uses the
     /// connections. With TLS, connections between members on one host are not encrypted after the members have
     /// authenticated each other, unless one of them requests [`TransportChoice::Tcp`]; without such a request, messages of
-    /// 128 KiB and more between two of them are read by the receiver in the sender's memory if the system permits it.
+    /// 128 KiB and more between two of them, except for the first, are read by the receiver in the sender's memory if the
+    /// system permits it.
     /// If the members are on several hosts, they exchange which host each is on and measure the cost of
     /// their connections for as long as [`GroupConfig::calibration`] allows; see
     /// [`ProcessGroup::calibrate`].

@@ -2,7 +2,7 @@
 
 use super::StreamExecutor;
 use super::mailbox::Successor;
-use super::peer::{OutgoingPayload, Peer, StreamState};
+use super::peer::{Peer, StreamState};
 use crate::connect::KeptStream;
 
 impl StreamExecutor {
@@ -42,18 +42,13 @@ impl StreamExecutor {
 }
 
 impl Peer {
-    /// Returns the bytes that are still to be sent, and completes the messages among them.
+    /// Returns the bytes that are still to be sent. Messages among them fail here, because their receiver may skip them.
     fn take_unsent(&mut self) -> Vec<u8> {
         let mut unsent = Vec::new();
         for mut frame in std::mem::take(&mut self.out) {
             let start = unsent.len();
             unsent.extend(frame.encoded());
             unsent.drain(start..start + frame.done);
-            if let OutgoingPayload::Message(message) | OutgoingPayload::Lent(message) =
-                frame.payload
-            {
-                message.finish();
-            }
         }
         unsent
     }
