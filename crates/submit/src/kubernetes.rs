@@ -238,15 +238,15 @@ impl KubernetesTarget {
         let command: Vec<String> = std::iter::once("ronde".to_owned())
             .chain(words.iter().cloned())
             .collect();
-        let pods = api.pods(placed.name).map_err(|e| api.failed(e))?;
-        if let Some(pod) = leading_pod(api, &pods).filter(pod_state::is_running) {
-            return exec::run(api, pod_state::name(&pod), &command, out);
+        let state = self.state_of(api, placed.name, false)?;
+        if state.is_over() {
+            // Pods of it on a lost node still look as if they ran.
+            return reader::run(api, &self.settings, placed.name, &command, out);
         }
-        match self.state_of(api, placed.name, false)? {
-            state if state.is_over() => {
-                reader::run(api, &self.settings, placed.name, &command, out)
-            }
-            state => Err(SubmitError::invalid(
+        let pods = api.pods(placed.name).map_err(|e| api.failed(e))?;
+        match leading_pod(api, &pods).filter(pod_state::is_running) {
+            Some(pod) => exec::run(api, pod_state::name(&pod), &command, out),
+            None => Err(SubmitError::invalid(
                 format!(
                     "Job {} has no pod that leads it: it is {state}",
                     placed.name

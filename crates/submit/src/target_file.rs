@@ -20,6 +20,8 @@ use crate::target::{Target, TargetContext};
 
 /// The name of the target that always exists.
 const LOCAL: &str = "local";
+/// The version of the file's format, which a file may state as `version`.
+const FORMAT: &str = "1";
 /// The maximum size of the file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
@@ -112,7 +114,7 @@ impl TargetFile {
         let targets = Self::parse(&text, base, home.as_deref());
         Ok(Self {
             path: path.to_owned(),
-            ..targets.map_err(|problem| SubmitError::damaged(path, problem))?
+            ..targets.map_err(|problem| unreadable(path, &problem))?
         })
     }
 
@@ -121,6 +123,10 @@ impl TargetFile {
         let mut targets = BTreeMap::new();
         for (name, table) in described.into_inner() {
             let name = name.into_inner().into_owned();
+            if name == "version" && !table.get_ref().is_table() {
+                check_format(table.get_ref())?;
+                continue;
+            }
             let parsed = parse_target(table).map_err(|mut error| {
                 error.set_input(Some(text));
                 error.to_string()
@@ -147,7 +153,7 @@ impl TargetFile {
     pub fn find(&self, name: &str) -> Result<TargetSettings, SubmitError> {
         match self.targets.get(name) {
             Some(Ok(found)) => Ok(found.clone()),
-            Some(Err(problem)) => Err(SubmitError::damaged(&self.path, problem)),
+            Some(Err(problem)) => Err(unreadable(&self.path, problem)),
             None if name == LOCAL => Ok(TargetSettings::Local(LocalSettings::default())),
             None => {
                 let mut names: Vec<&str> = self.targets.keys().map(String::as_str).collect();
@@ -163,6 +169,24 @@ impl TargetFile {
                 ))
             }
         }
+    }
+}
+
+/// Returns the error of a file, or of one target in it.
+fn unreadable(file: &Path, problem: &str) -> SubmitError {
+    SubmitError::invalid(
+        format!("cannot read {}: {}", file.display(), problem.trim_end()),
+        "correct the file; docs/jobs.md lists the keys of each kind of target",
+    )
+}
+
+/// Refuses a format of the file that this program does not know. The error is a sentence.
+fn check_format(version: &DeValue<'_>) -> Result<(), String> {
+    match version.as_integer() {
+        Some(number) if number.as_str() == FORMAT => Ok(()),
+        _ => Err(format!(
+            "its `version` is not {FORMAT}, the only one that this ronde reads; a newer ronde may have written it"
+        )),
     }
 }
 
@@ -318,6 +342,19 @@ mod tests {
             assert!(file.find("other").is_ok(), "{problem}");
             let error = file.find(name).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_of_another_format_is_refused() {
+        let parse = |text: &str| TargetFile::parse(text, Path::new("/"), None);
+        let target = "[version]\nkind = \"local\"\n";
+        assert!(parse("version = 1\n[a]\nkind = \"local\"\n").is_ok());
+        assert!(parse(target).unwrap().find("version").is_ok());
+        for version in ["2", "\"1\"", "1.0"] {
+            let error = parse(&format!("version = {version}\n[a]\nkind = \"local\"\n"));
+            let error = error.unwrap_err();
+            assert!(error.contains("its `version` is not 1"), "{error}");
         }
     }
 

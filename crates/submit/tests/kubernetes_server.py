@@ -470,6 +470,7 @@ class Cluster:
                 with self.lock:
                     if kind == "readiness":
                         set_condition(pod, "Ready", value="True" if works else "False")
+                        pod["status"]["containerStatuses"][0]["ready"] = works
                     elif process.unshare.poll() is None:
                         failures = 0 if works else failures + 1
                         if failures >= probe["failureThreshold"]:
@@ -681,6 +682,12 @@ class Handler(BaseHTTPRequestHandler):
             return self.review(body)
         if len(path) < 3 or path[0] != "namespaces" or path[2] not in KINDS:
             raise Refused(404, "NotFound", "the server could not find the requested resource")
+        if path[1] == "absent":
+            raise Refused(404, "NotFound", 'namespaces "absent" not found')
+        if path[1] == "ending":
+            group = {"jobs": "jobs.batch"}.get(path[2], path[2])
+            raise Refused(403, "Forbidden", f'{group} "{body["metadata"]["name"]}" is forbidden: unable to create new content in '
+                          "namespace ending because it is being terminated")
         if path[1] != "default":
             raise Refused(403, "Forbidden", f'{path[2]} is forbidden: User "test" cannot use it in "{path[1]}"')
         kind, name, part = path[2], (path[3:] or [None])[0], (path[4:] or [None])[0]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use clap::Args;
-use ronde_submit::{ImageContents, ImageDependencies, SubmitError};
+use ronde_submit::{ImageContents, ImageDependencies, SubmitError, check_uploaded_folder};
 use ronde_train::RunConfig;
 use serde_json::Value;
 
@@ -15,6 +15,8 @@ use super::{exit, open, submit, submit_failure};
 /// The feature with object stores and all data formats.
 const FULL: &str = "full";
 
+/// The folders that a container engine gets when it builds an image; `.dockerignore` keeps the others out.
+const SOURCE_FOLDERS: [&str; 3] = ["benchmarks", "crates", "xtask"];
 /// The programs that build images, in the order of preference. All of them read the Containerfile from standard input.
 const ENGINES: [&str; 3] = ["podman", "buildah", "docker"];
 
@@ -124,6 +126,9 @@ fn build(source: &Path, name: &str, text: &str) -> Result<(), SubmitError> {
             problem: format!("{} is not the folder with the source of ronde", source.display()),
             help: "name it: `--build FOLDER`; `ronde image --oci FILE` makes an image without the source".to_owned(),
         });
+    }
+    for folder in SOURCE_FOLDERS {
+        check_uploaded_folder(&source.join(folder))?;
     }
     let failed = |program: &str, problem: String| SubmitError::Program {
         program: program.to_owned(),

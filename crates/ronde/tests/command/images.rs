@@ -153,3 +153,79 @@ fn container_engines_load_the_archive_by_name_and_run_it() {
     assert!(checked.contains("nothing is trained"), "{checked}");
     call("buildah", &["rm", container]);
 }
+
+/// Makes a folder that looks like the source of `ronde`, with files that are not part of it.
+fn source_with_other_files(dir: &TestFolder) {
+    let ignored = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.dockerignore");
+    let ignored = std::fs::read_to_string(ignored).unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join("source").join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    write(".dockerignore", &ignored);
+    for name in [
+        "Cargo.toml",
+        "crates/ronde/Cargo.toml",
+        "crates/ronde/src/main.rs",
+        "benchmarks/x.py",
+        "benchmarks/x.md",
+        "xtask/Cargo.toml",
+        ".kube/config",
+        "runs/digits/model.safetensors",
+        "prod.env",
+    ] {
+        write(name, "");
+    }
+}
+
+#[test]
+fn an_image_is_built_from_the_source_alone() {
+    if !Path::new("/usr/bin/podman").exists() {
+        return ronde_testing::skip("there is no /usr/bin/podman");
+    }
+    if tool("id", &["-u"]).trim() != "0" {
+        return ronde_testing::skip(
+            "only root can use the storage of images without further settings",
+        );
+    }
+    let dir = TestFolder::new();
+    source_with_other_files(&dir);
+    dir.write("Containerfile", "FROM scratch\nCOPY . /\n");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    tool(
+        "podman",
+        &[
+            "--storage-driver=vfs",
+            "--root",
+            &path("images"),
+            "--runroot",
+            &path("state"),
+            "build",
+            "--isolation=chroot",
+            "--output",
+            &format!("type=local,dest={}", path("context")),
+            "-f",
+            &path("Containerfile"),
+            &path("source"),
+        ],
+    );
+    let found = |name: &str| dir.path().join("context").join(name).exists();
+    for name in ["Cargo.toml", "crates/ronde/src/main.rs", "benchmarks/x.py"] {
+        assert!(found(name), "{name}");
+    }
+    for name in [".kube", "runs", "prod.env", "benchmarks/x.md"] {
+        assert!(!found(name), "{name}");
+    }
+}
+
+#[test]
+fn no_image_is_built_from_a_source_with_credentials() {
+    let dir = TestFolder::new();
+    source_with_other_files(&dir);
+    dir.write("source/crates/prod.kubeconfig", "");
+    dir.run(&["image", "--build", "source"]).expect(
+        2,
+        &["cannot send source/crates/prod.kubeconfig: it looks like"],
+    );
+}

@@ -282,16 +282,26 @@ fn what_keeps_a_job_from_running_is_reported() {
             "context = \"none\"",
             "there is no context `none`; it has: test, other",
         ),
-        ("context = \"other\"", "status 401"),
+        ("kubeconfig = \"none\"", "set `kubeconfig` and `context`"),
+        ("context = \"other\"", "log in to the cluster again"),
         ("namespace = \"private\"", "status 403"),
+        ("namespace = \"absent\"", "kubectl create namespace absent"),
+        (
+            "namespace = \"ending\"",
+            "namespace `ending` is being deleted: wait",
+        ),
         ("cpu = \"four\"", "quantities must match"),
         ("imag = \"x\"", "unknown field `imag`"),
     ] {
         let ended = cluster.submit(settings, &run);
         assert_ne!(ended.code, 0, "{settings}");
         assert!(ended.stderr.contains(problem), "{problem:?} in {ended:#?}");
+        assert_eq!(ended.stderr.matches("error:").count(), 1, "{ended:#?}");
+        assert!(ended.stderr.contains("help:"), "{ended:#?}");
         assert!(!ended.stderr.contains("test-token"), "{ended:#?}");
     }
+    let jobs = cluster.ronde(&["jobs"]).expect(0, &[]);
+    assert!(jobs.stdout.contains("no jobs"), "{jobs:#?}");
     cluster.submit("cpu = \"99\"", &run).expect(0, &[]);
     until("its pod cannot be placed", || {
         cluster.job_state("x").contains("Insufficient cpu")

@@ -162,6 +162,23 @@ fn the_launcher_decides_if_its_workers_get_the_signal_too() {
 }
 
 #[test]
+fn a_run_that_is_stopped_waits_for_silent_workers_with_parts_of_the_state() {
+    let dir = TestFolder::new();
+    let sets = ["parallel.zero=3", "elastic.silence_s=0.5"];
+    let mut running = start(&dir, "3", &sets);
+    let workers = running.after_steps(5);
+    let silent = [workers[&1], workers[&2]];
+    silent.map(|pid| send(pid, Signal::STOP));
+    running.wait_stdout("have only parts of the state", 1);
+    running.signal(Signal::TERM);
+    running.wait_stdout("saving the state with", 1);
+    silent.map(|pid| send(pid, Signal::CONT));
+    let ended = running.wait().expect(143, &[]);
+    saved(&dir, &ended);
+    gone(workers.into_values());
+}
+
+#[test]
 fn a_finished_run_of_fixed_members_is_a_success() {
     // A rank that ends first must not abort the last barrier of the others. This does not happen every time.
     for workers in ["3", "5", "3", "5", "3", "5"] {

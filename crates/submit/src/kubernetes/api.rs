@@ -13,6 +13,8 @@ use crate::error::SubmitError;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// The largest number of characters of a server's message that are shown.
 const MESSAGE_MAX: usize = 600;
+/// What the server's message has if objects cannot be created because their namespace is being deleted.
+const NAMESPACE_ENDS: &str = "is being terminated";
 
 /// Why a request failed.
 #[derive(Debug)]
@@ -63,6 +65,8 @@ pub(super) struct ClusterApi {
     connection: RenewedConnection,
     namespace: String,
     title: String,
+    /// The address.
+    server: String,
 }
 
 impl ClusterApi {
@@ -74,12 +78,14 @@ impl ClusterApi {
     ) -> Result<Self, SubmitError> {
         let (connection, title, of_context) = Connection::open(settings, access)?;
         let namespace = namespace.or(settings.namespace.as_deref());
+        let server = connection.server().to_owned();
         let (again, of_user) = (settings.clone(), access.clone());
         let open = move || Connection::open(&again, &of_user).map(|(connection, ..)| connection);
         Ok(Self {
             connection: RenewedConnection::new(connection, Box::new(open)),
             namespace: namespace.map_or(of_context, str::to_owned),
             title,
+            server,
         })
     }
 
@@ -90,33 +96,51 @@ impl ClusterApi {
     /// Returns the error of a request.
     pub(super) fn failed(&self, failure: ApiFailure) -> SubmitError {
         let (problem, help, is_temporary) = match &failure {
-            ApiFailure::Unreachable(problem) => (problem.clone(), None, true),
+            ApiFailure::Unreachable(problem) => (
+                format!("{}: {problem}", self.server),
+                Some(
+                    "check that the cluster runs and that this is its address; `kubectl cluster-info` asks it too"
+                        .to_owned(),
+                ),
+                true,
+            ),
             ApiFailure::Output(cause) => {
                 let cause = std::io::Error::new(cause.kind(), cause.to_string());
                 return SubmitError::file("write", "the output".as_ref())(cause);
             }
-            ApiFailure::Status { code, .. } => {
-                let help = match code {
-                    401 => Some(
-                        "the credentials of the context are not valid any more; log in to the cluster again",
-                    ),
-                    403 => Some(
-                        "`kubectl auth can-i --list` shows what your user may do in the namespace",
-                    ),
-                    _ => None,
-                };
-                (
-                    failure.to_string(),
-                    help.map(str::to_owned),
-                    matches!(*code, 429 | 500..),
-                )
-            }
+            ApiFailure::Status { code, message } => (
+                failure.to_string(),
+                self.help(*code, message),
+                matches!(*code, 429 | 500..),
+            ),
         };
         SubmitError::Host {
             host: self.title.clone(),
             problem,
             help,
             is_temporary,
+        }
+    }
+
+    /// Returns the next action after a refusal, if it is known.
+    fn help(&self, code: u16, message: &str) -> Option<String> {
+        let namespace = &self.namespace;
+        match code {
+            401 => Some(
+                "the credentials of the context are not valid any more; log in to the cluster again"
+                    .to_owned(),
+            ),
+            403 if message.contains(NAMESPACE_ENDS) => Some(format!(
+                "namespace `{namespace}` is being deleted: wait until it is gone and create it again, or set \
+                 `namespace` of the target to another one"
+            )),
+            403 => Some(
+                "`kubectl auth can-i --list` shows what your user may do in the namespace".to_owned(),
+            ),
+            404 if message == format!("namespaces \"{namespace}\" not found") => Some(format!(
+                "create it with `kubectl create namespace {namespace}`, or set `namespace` of the target to another one"
+            )),
+            _ => None,
         }
     }
 

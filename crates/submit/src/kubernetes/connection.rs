@@ -105,6 +105,11 @@ impl Connection {
         })
     }
 
+    /// Returns the address of the server.
+    pub(super) fn server(&self) -> &str {
+        &self.base
+    }
+
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.client.request(method, format!("{}/{path}", self.base));
         match &self.authorization {

@@ -160,11 +160,8 @@ impl ClusterAddress {
             .iter()
             .map(|file| file.display().to_string())
             .collect();
-        let invalid = |problem: String| SubmitError::Damaged {
-            path: PathBuf::from(listed.join(":")),
-            problem,
-        };
-        merged.address(settings.context.as_deref()).map_err(invalid)
+        let found = merged.address(settings.context.as_deref());
+        found.map_err(|problem| unusable(&listed.join(":"), problem))
     }
 
     /// Returns the API server of the pod in which this process runs.
@@ -189,16 +186,8 @@ impl ClusterAddress {
 impl Kubeconfig {
     /// Reads a file; its paths are relative to its folder.
     fn read(path: &Path) -> Result<Self, SubmitError> {
-        let found = std::fs::metadata(path).map_err(SubmitError::file("read", path))?;
-        if found.len() > FILE_BYTES_MAX {
-            return Err(SubmitError::damaged(
-                path,
-                format!("it has more than {FILE_BYTES_MAX} bytes"),
-            ));
-        }
-        let text = std::fs::read_to_string(path).map_err(SubmitError::file("read", path))?;
-        let mut read: Self = serde_saphyr::from_str(&text)
-            .map_err(|error| SubmitError::damaged(path, first_line(&error.to_string())))?;
+        let mut read =
+            Self::parse(path).map_err(|problem| unusable(&path.display().to_string(), problem))?;
         let base = path.parent().unwrap_or(Path::new("."));
         let resolve = |file: &mut Option<PathBuf>| {
             if let Some(file) = file {
@@ -220,6 +209,16 @@ impl Kubeconfig {
             }
         }
         Ok(read)
+    }
+
+    /// Reads a file as it is written. The error is a sentence.
+    fn parse(path: &Path) -> Result<Self, String> {
+        let found = std::fs::metadata(path).map_err(|error| error.to_string())?;
+        if found.len() > FILE_BYTES_MAX {
+            return Err(format!("it has more than {FILE_BYTES_MAX} bytes"));
+        }
+        let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
+        serde_saphyr::from_str(&text).map_err(|error| first_line(&error.to_string()).to_owned())
     }
 
     /// Adds what another file has; the values of earlier files count.
@@ -405,6 +404,14 @@ fn content(data: &Option<String>, file: &Option<PathBuf>) -> Result<Option<Vec<u
         }
         (None, None) => Ok(None),
     }
+}
+
+/// Returns the error of a file, or of several that are used together.
+fn unusable(files: &str, problem: String) -> SubmitError {
+    SubmitError::invalid(
+        format!("cannot use kubeconfig {files}: {problem}"),
+        "correct the file, or set `kubeconfig` and `context` of the target; `kubectl config get-contexts` shows the contexts",
+    )
 }
 
 fn first_line(text: &str) -> &str {

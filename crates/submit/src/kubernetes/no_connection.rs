@@ -33,6 +33,10 @@ impl NoConnection {
         ))
     }
 
+    pub(super) fn server(&self) -> &str {
+        match *self {}
+    }
+
     pub(crate) fn tail(&self, _: &str, _: Duration, _: &mut dyn Write) -> Result<(), ApiFailure> {
         match *self {}
     }

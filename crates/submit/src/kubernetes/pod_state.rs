@@ -68,11 +68,15 @@ pub(super) fn candidates(pods: &[Value]) -> Vec<Value> {
     running
 }
 
-/// Returns whether Kubernetes removes a pod because its node does not answer, which takes until the node is back.
+/// Returns whether the node of a pod does not answer. Kubernetes then declares the pod not ready, beside the last report about its
+/// container, and removes it after its toleration, which takes until the node is back.
 pub(super) fn is_on_lost_node(pod: &Value) -> bool {
     let disrupted = condition(pod, "DisruptionTarget");
-    !pod["metadata"]["deletionTimestamp"].is_null()
-        && disrupted.is_some_and(|found| found["reason"] == "DeletionByTaintManager")
+    let is_removed = !pod["metadata"]["deletionTimestamp"].is_null()
+        && disrupted.is_some_and(|found| found["reason"] == "DeletionByTaintManager");
+    let is_declared = condition(pod, "Ready").is_some_and(|found| found["status"] == "False")
+        && pod["status"]["containerStatuses"][0]["ready"] == true;
+    is_removed || is_running(pod) && is_declared
 }
 
 /// Returns whether the container of a pod runs.
@@ -362,6 +366,17 @@ mod tests {
         let led = candidates(&others);
         let names: Vec<&str> = led.iter().map(name).collect();
         assert_eq!(names, ["b", "c"]);
+        // Before it is removed.
+        let declared = |is_ready: &str, container: bool| {
+            let status = json!({
+                "phase": "Running",
+                "conditions": [{ "type": "Ready", "status": is_ready }],
+                "containerStatuses": [{ "ready": container, "state": { "running": {} } }],
+            });
+            is_on_lost_node(&pod("a", "0", "t", status))
+        };
+        assert!(declared("False", true));
+        assert!(!declared("True", true) && !declared("False", false));
     }
 
     #[test]
