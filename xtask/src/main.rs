@@ -1,4 +1,4 @@
-//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | soak | fuzz | dist`.
+//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | hashes | soak | fuzz | dist`.
 
 #![expect(
     clippy::print_stdout,
@@ -41,6 +41,7 @@ cargo xtask <command>
   fix      format the code, apply clippy's suggestions, accept the public interface of the library
   accept   accept the public interface of the library alone, in a second
   outside  run only the tests of the packages outside the workspace: models of locks, use from Python
+  hashes   train small models in every way, and compare their bits with the recorded ones (--accept records them)
   soak     train while workers are killed and stopped, and compare with an undisturbed run
   fuzz     run each fuzz target for a minute
   dist     build a release binary for glibc 2.28 and newer, with its checksum
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         "tidy" => tidy::run(&root()),
         "outside" => outside::test().map(drop),
         "dist" => dist::dist(),
+        "hashes" => hashes(&arguments.collect::<Vec<_>>()),
         "fuzz" => fuzz::command(&arguments.collect::<Vec<_>>()),
         "soak" => soak::soak(&arguments.collect::<Vec<_>>()),
         _ => {
@@ -71,6 +73,19 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Compares the bits of small models with the recorded ones, or records them.
+fn hashes(arguments: &[String]) -> Result<()> {
+    let variables = match arguments {
+        [] => Vec::new(),
+        [one] if one == "--accept" => vec![("UPDATE_SNAPSHOTS".to_owned(), "1".to_owned())],
+        _ => bail!("cargo xtask hashes takes no argument but --accept"),
+    };
+    let words =
+        "test --release --workspace --features ronde/full,ronde/burn --test command recorded_bits";
+    let words: Vec<&str> = words.split(' ').collect();
+    cargo_with(&words, &variables)
 }
 
 /// Returns the workspace's folder.

@@ -49,6 +49,7 @@ mod parameter_servers;
 mod paths;
 mod plan;
 mod predict;
+mod recorded_bits;
 #[cfg(feature = "full")]
 mod remote_data;
 mod run;

@@ -168,11 +168,11 @@ fn a_run_that_is_stopped_waits_for_silent_workers_with_parts_of_the_state() {
     let mut running = start(&dir, "3", &sets);
     let workers = running.after_steps(5);
     let silent = [workers[&1], workers[&2]];
-    silent.map(|pid| send(pid, Signal::STOP));
+    silent.iter().for_each(|pid| send(*pid, Signal::STOP));
     running.wait_stdout("have only parts of the state", 1);
     running.signal(Signal::TERM);
     running.wait_stdout("saving the state with", 1);
-    silent.map(|pid| send(pid, Signal::CONT));
+    silent.iter().for_each(|pid| send(*pid, Signal::CONT));
     let ended = running.wait().expect(143, &[]);
     saved(&dir, &ended);
     gone(workers.into_values());
