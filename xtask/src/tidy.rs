@@ -5,6 +5,7 @@ mod markdown;
 mod names;
 mod phrases;
 mod public_api;
+mod ratchets;
 mod sources;
 
 use std::path::{Path, PathBuf};
@@ -28,6 +29,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     problems.extend(phrases::problems(&files));
     problems.extend(markdown::problems(root, &files));
     problems.extend(public_api::problems(root, &files));
+    problems.extend(ratchets::problems(&files));
     for problem in &problems {
         eprintln!("tidy: {problem}");
     }
@@ -36,6 +38,18 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         return Ok(());
     }
     bail!("tidy found {} problems", problems.len())
+}
+
+/// Prints the findings of a count that may only fall.
+pub(crate) fn list(root: &Path, count: &str) -> Result<()> {
+    let (counted, _) = ratchets::count(&read_all(root)?);
+    let Some(findings) = counted.get(count) else {
+        let names: Vec<&str> = counted.keys().copied().collect();
+        bail!("there is no count {count}; there are: {}", names.join(", "));
+    };
+    findings.iter().for_each(|place| println!("{place}"));
+    println!("{count}: {} findings", findings.len());
+    Ok(())
 }
 
 /// Accepts the present public interface of the library.

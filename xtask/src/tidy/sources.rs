@@ -60,12 +60,9 @@ fn functions(text: &str) -> Vec<(String, usize, usize)> {
         else {
             continue;
         };
-        let before_is_keywords = code[..at].split_whitespace().all(|word| {
-            matches!(
-                word,
-                "pub" | "const" | "async" | "unsafe" | "pub(crate)" | "pub(super)"
-            )
-        });
+        let before_is_keywords = without_scope(&code[..at])
+            .split_whitespace()
+            .all(|word| matches!(word, "pub" | "const" | "async" | "unsafe"));
         if !before_is_keywords {
             continue;
         }
@@ -85,6 +82,14 @@ fn functions(text: &str) -> Vec<(String, usize, usize)> {
         }
     }
     found
+}
+
+/// Removes the parentheses of `pub(crate)` or `pub(in path)`.
+fn without_scope(keywords: &str) -> String {
+    match (keywords.split_once("pub("), keywords.split_once(')')) {
+        (Some((before, _)), Some((_, after))) => format!("{before}pub{after}"),
+        _ => keywords.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -108,5 +113,12 @@ mod tests {
             functions(text),
             [("a".to_owned(), 3, 1), ("b".to_owned(), 4, 3)]
         );
+    }
+
+    #[test]
+    fn functions_for_a_part_of_the_crate_are_found() {
+        let text = "//! Doc.\npub(in crate::a) const fn a() {\n}\npub(super) fn b() {\n}\n";
+        let names: Vec<String> = functions(text).into_iter().map(|(name, ..)| name).collect();
+        assert_eq!(names, ["a", "b"]);
     }
 }

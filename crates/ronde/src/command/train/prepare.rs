@@ -122,6 +122,14 @@ impl<'a> PlanRequest<'a> {
             init_from: arguments.init_from.as_deref(),
         }
     }
+
+    /// Returns whether a run that does not resume another one is the embedded example, in its default output folder.
+    fn is_example(&self, document: &Document) -> bool {
+        self.file.is_none()
+            && !self.overwrite
+            && !is_override(document, "run.output")
+            && !is_override(document, "run.name")
+    }
 }
 
 /// Reads the run file and the data and plans the run. The error is a complete message.
@@ -157,16 +165,7 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
     let base = base.canonicalize().unwrap_or(base);
     check_paths(&config, &base).map_err(failed)?;
     let (progress, findings) = data_progress::collect(arguments.json);
-    let mut split = open_data(&config, &base, arguments, &progress)?;
-    let ordered = in_order_of_initial(&config, &base, split.train.description()).map_err(failed)?;
-    let InModelOrder {
-        config: data,
-        notes: name_notes,
-    } = ordered.unwrap_or_default();
-    if let Some(data) = data {
-        config.data = data;
-        split = open_data(&config, &base, arguments, &progress)?;
-    }
+    let (split, name_notes) = open_in_model_order(&mut config, &base, arguments, &progress)?;
     let world_size = WorldSize::new(config.workers.count)
         .ok_or_else(|| "error: invalid `workers.count`: expected at least 1 worker".to_owned())?;
     let mut plan = Plan::resolve(&config, world_size, &*split.train).map_err(failed)?;
@@ -178,16 +177,11 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         return Err(error.render(colour).into());
     }
     let size = bind_outline(&mut plan, &base, &*split.train).map_err(failed)?;
-    let mut memory_note = None;
-    if !arguments.for_forecast {
-        memory_note = choose_recomputation_here(&mut plan, &size, &*split.train).map_err(failed)?;
-        check_memory(&plan, &size, &*split.train, world_size).map_err(failed)?;
-    }
-    let is_example = arguments.file.is_none()
-        && from.is_none()
-        && !arguments.overwrite
-        && !is_override(&document, "run.output")
-        && !is_override(&document, "run.name");
+    let memory_note = match arguments.for_forecast {
+        true => None,
+        false => fit_in_memory(&mut plan, &size, &*split.train, world_size).map_err(failed)?,
+    };
+    let is_example = from.is_none() && arguments.is_example(&document);
     Ok(PlannedRun {
         recomputed: plan.config.train.recompute_activations.clone(),
         config,
@@ -205,6 +199,40 @@ pub(in crate::command) fn plan(arguments: &PlanRequest<'_>) -> Result<PlannedRun
         name_notes,
         findings,
     })
+}
+
+/// Opens the data of a run. If the run starts from a model, classes and columns get the order that they have there. Returns the data, and
+/// notes about that order.
+fn open_in_model_order(
+    config: &mut RunConfig,
+    base: &Path,
+    arguments: &PlanRequest<'_>,
+    progress: &Arc<dyn Fn(&DataEvent) + Send + Sync>,
+) -> Result<(Split, Vec<String>), StartError> {
+    let split = open_data(config, base, arguments, progress)?;
+    let ordered = in_order_of_initial(config, base, split.train.description());
+    let ordered = ordered.map_err(|error| format!("error: {error}"))?;
+    let InModelOrder {
+        config: data,
+        notes,
+    } = ordered.unwrap_or_default();
+    let Some(data) = data else {
+        return Ok((split, notes));
+    };
+    config.data = data;
+    Ok((open_data(config, base, arguments, progress)?, notes))
+}
+
+/// Chooses the layers whose activations are computed again, so that the run fits in the memory of this host, and describes the choice.
+fn fit_in_memory(
+    plan: &mut Plan,
+    size: &ModelSize,
+    train: &dyn Dataset,
+    world_size: WorldSize,
+) -> Result<Option<String>, TrainError> {
+    let note = choose_recomputation_here(plan, size, train)?;
+    check_memory(plan, size, train, world_size)?;
+    Ok(note)
 }
 
 /// Checks that the folders of a run are text, as its tasks and files need them.
