@@ -67,7 +67,7 @@ pub use registry::{JobListing, JobRegistry, NewJob};
 pub use run_inputs::{JobResources, RunInputs};
 pub use secrets::{check_no_secret, check_uploaded_folder};
 pub use shell_words::shell_word;
-pub use slurm::{SlurmAllocation, SlurmSettings, SlurmTarget, slurm_node_address};
+pub use slurm::{AgentHeartbeat, SlurmAllocation, SlurmSettings, SlurmTarget, slurm_node_address};
 pub use ssh::{HostFacts, SshSettings, SshTarget, StartOrder, StartReport};
 pub use state::JobState;
 pub use target::{JobProgram, LogRequest, SubmitRequest, Target, TargetContext};

@@ -20,6 +20,7 @@ use crate::process_folder::{ProcessCommand, remove_if_exists};
 use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
 
+mod agents;
 mod allocation;
 mod cancelling;
 mod client;
@@ -30,6 +31,7 @@ mod script;
 mod sending;
 
 pub use allocation::{SlurmAllocation, slurm_node_address};
+pub use heartbeat::AgentHeartbeat;
 
 use client::call;
 use sending::SentScript;

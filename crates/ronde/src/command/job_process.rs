@@ -70,7 +70,8 @@ enum JobProcessAction {
         #[arg(long)]
         slots: u32,
         folder: PathBuf,
-        address: String,
+        /// When the launcher started, in milliseconds since 1970 on its node.
+        since: u64,
     },
     /// Lead the job of a folder in a job of Ray.
     Ray(ray_job::RayArguments),
@@ -163,8 +164,8 @@ pub(crate) fn run(arguments: &JobProcessArguments, execute: fn(Vec<String>) -> i
         JobProcessAction::SlurmAgent {
             slots,
             folder,
-            address,
-        } => slurm_job::join(&JobPaths::new(folder), *slots, address, execute),
+            since,
+        } => slurm_job::join(&JobPaths::new(folder), *slots, *since, execute),
         JobProcessAction::Ray(arguments) => ray_job::lead(arguments, execute),
         JobProcessAction::Pod(arguments) => kubernetes_pod::run(arguments, execute),
         JobProcessAction::PodProbe { ready, folder } => Ok(kubernetes_pod::probe(folder, *ready)),

@@ -89,23 +89,36 @@ fn pause() {
     std::thread::sleep(LOOK_EVERY);
 }
 
-/// Joins the job on a further node. If the first node is lost with its launcher, queues the job again.
+/// Joins the job on a further node as soon as its coordinator listens. If the first node is lost, queues the job again.
 pub(super) fn join(
     paths: &JobPaths,
     slots: u32,
-    address: &str,
+    since: u64,
     execute: fn(Vec<String>) -> i32,
 ) -> Result<i32, SubmitError> {
     let allocation = allocation()?;
-    let words = allocation.agent(paths, slots, address);
-    let ended = OnceLock::new();
+    let heartbeat = allocation.start_agent_heartbeat(paths)?;
+    let (ended, address) = (OnceLock::new(), OnceLock::<String>::new());
+    let is_watched = AtomicBool::new(true);
     let agent = || ended.get().copied();
+    let coordinator = || address.get().cloned();
     let report = |text: &str| message!("{text}");
-    Ok(std::thread::scope(|scope| {
-        scope.spawn(|| allocation.watch_launcher(paths, address, &agent, &report));
-        let code = execute(words);
+    let code = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            allocation.watch_launcher(paths, &coordinator, &agent, &report);
+            is_watched.store(false, Ordering::SeqCst);
+        });
+        // The run may be over before, or the launcher lost.
+        let is_over = || !is_watched.load(Ordering::SeqCst);
+        let code = match allocation.wait_for_coordinator(paths, since, &is_over) {
+            Some(found) => execute(allocation.agent(paths, slots, address.get_or_init(|| found))),
+            None if paths.process(0).is_over() => exit::DONE,
+            None => exit::GAVE_UP,
+        };
         *ended.get_or_init(|| code)
-    }))
+    });
+    heartbeat.end(code);
+    Ok(code)
 }
 
 fn allocation() -> Result<SlurmAllocation, SubmitError> {

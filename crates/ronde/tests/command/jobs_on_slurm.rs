@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 use crate::slurm_cluster::{NODES, SlurmCluster};
@@ -212,10 +212,45 @@ fn a_node_that_is_cut_off_ends_its_task_and_the_job_continues_without_it() {
     };
     let node = cut_off_node(&cluster);
     continues_with_two(&cluster);
+    let missed = format!("running: node n{node} has not responded for");
+    until("the node is named", || {
+        let jobs = cluster.ronde(&["jobs"]).expect(0, &[]);
+        jobs.stdout.contains(&missed)
+    });
     cluster.ronde(&["cancel", "long"]).expect(0, &["cancelled"]);
     assert_eq!(cluster.state("long"), "cancelled");
     cluster.cable(node, "up");
     let program = program_of(&cluster);
+    until("nothing is left on any node", || !runs(&program));
+}
+
+#[test]
+fn the_loss_of_an_agent_ends_no_other_one_and_its_node_gets_another() {
+    let Some(cluster) = SlurmCluster::with_network() else {
+        return;
+    };
+    let sets = ["--set", "elastic.silence_s=0.5"];
+    let long = [&["-n", "3", "--name", "long"], &LONG[..], &sets].concat();
+    cluster.submit("nodes = 3", &long).expect(0, &[]);
+    cluster.events("long", "step_committed", 5);
+    let program = program_of(&cluster);
+    let first = cluster.first_node();
+    let others: Vec<usize> = (1..=NODES).filter(|node| *node != first).collect();
+    let busy = |node: &usize| !cluster.processes(*node, &program).is_empty();
+    let mut others = others.into_iter().filter(busy);
+    let (lost, kept) = (others.next().unwrap(), others.next().unwrap());
+    let before = cluster.processes(kept, &program);
+    for pid in cluster.processes(lost, &program) {
+        // Its workers end with the agent.
+        let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
+    }
+    cluster.events("long", "\"event\":\"recovered\"", 1);
+    until("the node has an agent again", || {
+        let status = cluster.ronde(&["status", "long"]);
+        status.stdout.contains("3 of 3 workers")
+    });
+    assert_eq!(cluster.processes(kept, &program), before);
+    cluster.ronde(&["cancel", "long"]).expect(0, &["cancelled"]);
     until("nothing is left on any node", || !runs(&program));
 }
 

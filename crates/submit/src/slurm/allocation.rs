@@ -1,12 +1,10 @@
 //! [`SlurmAllocation`]: what the launcher of a job needs to know and to do inside of its allocation.
 
 use std::net::{IpAddr, ToSocketAddrs};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::client::call;
-use super::heartbeat::{self, HeartbeatReader};
+use super::heartbeat::{self, AgentHeartbeat, HeartbeatReader};
 use super::lost_launcher::QueuedAgain;
 use super::sending::LeadingJob;
 use super::{ADDRESS_WORD, CANCELLED_FILE};
@@ -16,11 +14,8 @@ use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
 use crate::launcher_arguments::RESUME;
-use crate::limited::wait;
 use crate::process_folder::{ProcessCommand, ProcessState, read_json};
 
-/// Time for the agents to end after the run.
-const AGENT_GRACE: Duration = Duration::from_secs(15);
 /// Has the number of restarts of the allocation whose launcher leads the job.
 const LEADER_FILE: &str = "leader.json";
 /// Time limit for the launcher of an earlier allocation to save a checkpoint and end.
@@ -29,8 +24,6 @@ const EARLIER_MAX: Duration = Duration::from_secs(1800);
 const EARLIER_SILENT: u32 = 120;
 /// The exit code of a launcher that was told to end and has saved a checkpoint.
 pub(super) const DRAINED_CODE: i32 = 143;
-/// Time limit for the coordinator to listen.
-const BEGIN_MAX: Duration = Duration::from_secs(600);
 
 /// The allocation of a job, as Slurm describes it to the processes in it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -97,67 +90,6 @@ impl SlurmAllocation {
         Ok(words)
     }
 
-    /// Starts an agent on each other node once the coordinator listens, and ends them when `is_over` returns true.
-    ///
-    /// # Errors
-    /// `srun` cannot be started.
-    pub fn run_agents(
-        &self,
-        program: &Path,
-        paths: &JobPaths,
-        slots: u32,
-        is_over: &dyn Fn() -> bool,
-    ) -> Result<(), SubmitError> {
-        let since = clock::unix_ms();
-        let mut address = None;
-        clock::wait_until(BEGIN_MAX, || {
-            address = paths.coordinator(since);
-            address.is_some() || is_over()
-        });
-        let Some(address) = address.filter(|_| self.nodes > 1) else {
-            return Ok(());
-        };
-        let mut agents = self.start_agents(program, paths, slots, &address)?;
-        while !is_over() && matches!(agents.try_wait(), Ok(None)) {
-            clock::pause(Duration::from_millis(50));
-        }
-        // They end with the job.
-        wait(&mut agents, AGENT_GRACE);
-        Ok(())
-    }
-
-    fn start_agents(
-        &self,
-        program: &Path,
-        paths: &JobPaths,
-        slots: u32,
-        address: &str,
-    ) -> Result<Child, SubmitError> {
-        let others = self.nodes.saturating_sub(1);
-        let log = paths.folder().join("agents.log");
-        Command::new("srun")
-            .args([
-                "--no-kill",
-                "--kill-on-bad-exit=0",
-                "--wait=0",
-                "--relative=1",
-            ])
-            .arg(format!("--nodes={others}"))
-            .arg(format!("--ntasks={others}"))
-            .args(["--ntasks-per-node=1", "--open-mode=append"])
-            .arg(format!("--output={}", log.display()))
-            .arg(program)
-            .args(["__job", "slurm-agent", "--slots", &slots.to_string()])
-            .arg(paths.folder())
-            .arg(address)
-            .stdin(Stdio::null())
-            .spawn()
-            .map_err(|error| SubmitError::Program {
-                program: "srun".to_owned(),
-                problem: error.to_string(),
-            })
-    }
-
     /// Returns the words of the agent on this node. It drains at the same notices as the launcher.
     #[must_use]
     pub fn agent(&self, paths: &JobPaths, slots: u32, address: &str) -> Vec<String> {
@@ -196,6 +128,7 @@ impl SlurmAllocation {
     /// The folder cannot be written.
     pub fn lead(&self, paths: &JobPaths) -> Result<(), SubmitError> {
         QueuedAgain::remove(paths.folder())?;
+        heartbeat::remove_of_agents(paths.folder())?;
         publish_json(&paths.folder().join(LEADER_FILE), &self.restarts)
     }
 
@@ -249,6 +182,14 @@ impl SlurmAllocation {
     /// The folder cannot be written.
     pub fn start_heartbeat(&self, paths: &JobPaths) -> Result<(), SubmitError> {
         heartbeat::start(paths.folder())
+    }
+
+    /// Starts the heartbeat of the agent on this node.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn start_agent_heartbeat(&self, paths: &JobPaths) -> Result<AgentHeartbeat, SubmitError> {
+        AgentHeartbeat::start(paths.folder(), &self.node)
     }
 
     /// Queues the job again, unless it was cancelled. Slurm then ends this process.

@@ -51,14 +51,14 @@ impl QueuedAgain {
 
 /// What Slurm reports about the allocation of a job.
 #[derive(Debug, PartialEq, Eq)]
-struct JobReport {
+pub(super) struct JobReport {
     state: String,
     reason: String,
     restarts: u32,
     /// The node of the launcher.
     batch_host: String,
     /// The nodes that are still in the allocation, as Slurm writes them.
-    nodes: String,
+    pub(super) nodes: String,
 }
 
 impl JobReport {
@@ -77,7 +77,7 @@ impl JobReport {
         })
     }
 
-    fn of(id: u64) -> Result<Self, SubmitError> {
+    pub(super) fn of(id: u64) -> Result<Self, SubmitError> {
         let text = call("scontrol", &["show", "job", "--oneliner", &id.to_string()])?;
         Self::parse(&text).ok_or_else(|| SubmitError::Program {
             program: "scontrol".to_owned(),
@@ -132,11 +132,11 @@ fn judge(
 impl SlurmAllocation {
     /// Watches the launcher from another node, until the agent of this node has ended in another way than by the loss of the
     /// launcher. If the first node is lost, queues the job again, or ends the allocation where Slurm refuses that. `agent` returns
-    /// the exit code of the agent when it has ended.
+    /// the exit code of the agent when it has ended, `coordinator` the address of the coordinator when it is known.
     pub fn watch_launcher(
         &self,
         paths: &JobPaths,
-        coordinator: &str,
+        coordinator: &dyn Fn() -> Option<String>,
         agent: &dyn Fn() -> Option<i32>,
         report: &dyn Fn(&str),
     ) {
@@ -175,12 +175,12 @@ impl SlurmAllocation {
         &self,
         paths: &JobPaths,
         unchanged: u32,
-        coordinator: &str,
+        coordinator: &dyn Fn() -> Option<String>,
         report: &dyn Fn(&str),
     ) -> Result<bool, SubmitError> {
         let found = JobReport::of(self.id)?;
         let has_lost_first_node = found.has_lost_first_node()?;
-        let is_reachable = || accepts(coordinator);
+        let is_reachable = || coordinator().is_some_and(|address| accepts(&address));
         let verdict = judge(
             &found,
             self.restarts,

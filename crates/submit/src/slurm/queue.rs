@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use super::allocation::DRAINED_CODE;
 use super::client::call;
-use super::heartbeat::silences;
+use super::heartbeat::{SilentProcesses, silences};
 use super::lost_launcher::QueuedAgain;
 use crate::clock;
 use crate::error::SubmitError;
@@ -14,6 +15,9 @@ use crate::state::JobState;
 
 /// Interval between two requests to the scheduler while output is followed.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+
+/// The exit code of a job that Slurm could not start.
+const LAUNCH_FAILED: i32 = 3;
 
 /// What `squeue` reports about a job. All is empty for a job that Slurm has forgotten.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -62,8 +66,7 @@ impl SqueueLine {
 /// What the folder of a job reports about its launcher.
 struct LauncherReport {
     process: ProcessState,
-    /// How long a launcher that does not respond has been silent.
-    silence: Option<Duration>,
+    silent: SilentProcesses,
     /// The lost first node of a job that was queued again.
     lost_node: Option<String>,
 }
@@ -84,12 +87,12 @@ pub(super) fn look(
     is_cancelled: bool,
 ) -> Result<(JobState, bool), SubmitError> {
     let line = lines(&[id])?.remove(id).unwrap_or_default();
-    let silence = match line.is_active() {
-        true => silences(&[paths]).into_iter().next().flatten(),
-        false => None,
+    let silent = match line.is_active() {
+        true => silences(&[paths]).pop().unwrap_or_default(),
+        false => SilentProcesses::default(),
     };
-    let state = state_of(&line, paths, silence, is_cancelled)?;
-    Ok((state, silence.is_some()))
+    let is_silent = silent.launcher.is_some();
+    Ok((state_of(&line, paths, silent, is_cancelled)?, is_silent))
 }
 
 /// Returns the states of jobs, each given by its number, its files and whether it was cancelled, with one request.
@@ -104,12 +107,12 @@ pub(super) fn states(jobs: &[(&str, &JobPaths, bool)]) -> Vec<JobState> {
         .filter(|(id, ..)| lines.get(*id).is_some_and(SqueueLine::is_active));
     let active: BTreeMap<_, _> = active.map(|(id, paths, _)| (*id, *paths)).collect();
     let silences = silences(&active.values().copied().collect::<Vec<_>>());
-    let silences: BTreeMap<_, _> = active.keys().copied().zip(silences).collect();
+    let mut silences: BTreeMap<_, _> = active.keys().copied().zip(silences).collect();
     let forgotten = SqueueLine::default();
     let states = jobs.iter().map(|(id, paths, is_cancelled)| {
         let line = lines.get(*id).unwrap_or(&forgotten);
-        let silence = silences.get(id).copied().flatten();
-        let state = state_of(line, paths, silence, *is_cancelled);
+        let silent = silences.remove(id).unwrap_or_default();
+        let state = state_of(line, paths, silent, *is_cancelled);
         state.unwrap_or_else(|error| JobState::unknown(&error))
     });
     states.collect()
@@ -143,12 +146,12 @@ fn lines(ids: &[&str]) -> Result<BTreeMap<String, SqueueLine>, SubmitError> {
 fn state_of(
     line: &SqueueLine,
     paths: &JobPaths,
-    silence: Option<Duration>,
+    silent: SilentProcesses,
     is_cancelled: bool,
 ) -> Result<JobState, SubmitError> {
     let launcher = LauncherReport {
         process: paths.process(0).state()?,
-        silence,
+        silent,
         lost_node: QueuedAgain::of(paths.folder()).map(|note| note.node),
     };
     Ok(interpret(line, &launcher, is_cancelled))
@@ -166,7 +169,9 @@ fn interpret(line: &SqueueLine, launcher: &LauncherReport, is_cancelled: bool) -
                 },
             }
         }
-        "COMPLETING" if launcher.silence.is_some() => match &launcher.lost_node {
+        // Slurm may wait for a lost node long after the end of the run. A launcher that was drained queues the job again.
+        "COMPLETING" if has_ended(process, is_cancelled) => JobState::of(process, is_cancelled),
+        "COMPLETING" if launcher.silent.launcher.is_some() => match &launcher.lost_node {
             // Slurm waits for a lost node until it is down, and needs no one for that.
             _ if is_cancelled && line.nodes == line.first_node => JobState::Cancelled,
             Some(node) if !is_cancelled => JobState::Queued {
@@ -174,7 +179,7 @@ fn interpret(line: &SqueueLine, launcher: &LauncherReport, is_cancelled: bool) -
             },
             _ => JobState::RUNNING,
         },
-        _ if line.is_active() => match (launcher.silence, process) {
+        _ if line.is_active() => match (launcher.silent.launcher, process) {
             (Some(silence), _) => JobState::Running {
                 problem: Some(format!(
                     "its launcher on the first node {} has not responded for {} s; `ronde cancel` ends it",
@@ -182,16 +187,51 @@ fn interpret(line: &SqueueLine, launcher: &LauncherReport, is_cancelled: bool) -
                     silence.as_secs()
                 )),
             },
-            (None, ProcessState::Running { .. }) => JobState::of(process, is_cancelled),
+            (None, ProcessState::Running { problem, .. }) => JobState::Running {
+                problem: problem
+                    .clone()
+                    .or_else(|| silent_nodes(&launcher.silent.agents)),
+            },
             _ => JobState::RUNNING,
         },
         state => match process {
             ProcessState::Exited { .. } => JobState::of(process, is_cancelled),
             // Ended by Slurm before the launcher could write its exit code.
             _ if is_cancelled || state == "CANCELLED" => JobState::Cancelled,
+            ProcessState::NotStarted if state == "FAILED" => not_started(line),
             _ => JobState::Lost,
         },
     }
+}
+
+/// Returns whether a launcher has ended the run for good.
+fn has_ended(process: &ProcessState, is_cancelled: bool) -> bool {
+    matches!(process, ProcessState::Exited { code, .. } if is_cancelled || *code != DRAINED_CODE)
+}
+
+/// Returns the state of a job whose script has not run.
+fn not_started(line: &SqueueLine) -> JobState {
+    let (node, reason) = (&line.first_node, &line.reason);
+    JobState::Failed {
+        code: LAUNCH_FAILED,
+        reason: Some(format!(
+            "Slurm could not start it on node {node} ({reason}): has that node the folder of the job?"
+        )),
+    }
+}
+
+/// Describes the nodes whose agents do not respond; `None` if there are none.
+fn silent_nodes(agents: &[(String, Duration)]) -> Option<String> {
+    let longest = agents.iter().map(|(_, silence)| silence.as_secs()).max()?;
+    let nodes: Vec<&str> = agents.iter().map(|(node, _)| node.as_str()).collect();
+    let (of, have, them) = match nodes.len() {
+        1 => ("node", "has", "it"),
+        _ => ("nodes", "have", "them"),
+    };
+    let nodes = nodes.join(", ");
+    Some(format!(
+        "{of} {nodes} {have} not responded for {longest} s; the run continues without {them}"
+    ))
 }
 
 /// Returns a function that reports whether a job is over; it asks the scheduler now and then.
@@ -237,6 +277,10 @@ mod tests {
                 JobState::RUNNING,
             ),
             ("COMPLETED|None", exited(0), false, JobState::Finished),
+            ("COMPLETING|None", exited(0), false, JobState::Finished),
+            ("COMPLETING|None", exited(3), false, JobState::failed(3)),
+            ("COMPLETING|None", exited(143), false, JobState::RUNNING),
+            ("COMPLETING|None", exited(143), true, JobState::Cancelled),
             (
                 "FAILED|NonZeroExitCode",
                 exited(3),
@@ -262,7 +306,7 @@ mod tests {
             };
             let launcher = LauncherReport {
                 process,
-                silence: None,
+                silent: SilentProcesses::default(),
                 lost_node: None,
             };
             assert_eq!(
@@ -280,7 +324,10 @@ mod tests {
             assert_eq!(id, "7");
             let launcher = LauncherReport {
                 process: ProcessState::Lost,
-                silence: Some(Duration::from_secs(41)),
+                silent: SilentProcesses {
+                    launcher: Some(Duration::from_secs(41)),
+                    agents: Vec::new(),
+                },
                 lost_node: lost_node.map(str::to_owned),
             };
             interpret(&line, &launcher, is_cancelled).to_string()
@@ -304,5 +351,42 @@ mod tests {
         ] {
             assert_eq!(state(line, lost_node, is_cancelled), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn nodes_that_do_not_respond_and_scripts_that_were_not_started_are_named() {
+        let text = |state: &str, process: ProcessState, silent: &[&str]| {
+            let (_, line) =
+                SqueueLine::parse(&format!("7|{state}|n1|n[1-3]|JobLaunchFailure")).unwrap();
+            let silent = silent
+                .iter()
+                .map(|node| ((*node).to_owned(), Duration::from_secs(12)));
+            let launcher = LauncherReport {
+                process,
+                silent: SilentProcesses {
+                    launcher: None,
+                    agents: silent.collect(),
+                },
+                lost_node: None,
+            };
+            interpret(&line, &launcher, false).to_string()
+        };
+        let running = || ProcessState::Running {
+            pid: 1,
+            problem: None,
+        };
+        assert_eq!(text("RUNNING", running(), &[]), "running");
+        assert_eq!(
+            text("RUNNING", running(), &["n2"]),
+            "running: node n2 has not responded for 12 s; the run continues without it"
+        );
+        assert_eq!(
+            text("RUNNING", running(), &["n2", "n3"]),
+            "running: nodes n2, n3 have not responded for 12 s; the run continues without them"
+        );
+        assert_eq!(
+            text("FAILED", ProcessState::NotStarted, &[]),
+            "failed (exit code 3): Slurm could not start it on node n1 (JobLaunchFailure): has that node the folder of the job?"
+        );
     }
 }
