@@ -5,8 +5,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::allocation::{DRAINED_CODE, SlurmAllocation};
+use super::allocation::SlurmAllocation;
 use super::client::call;
+use super::heartbeat::AgentHeartbeat;
 use super::lost_launcher::JobReport;
 use crate::clock;
 use crate::error::SubmitError;
@@ -19,8 +20,6 @@ const GRACE: Duration = Duration::from_secs(15);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Time after the end of an agent before its node gets another one: its node may have been started again.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// The exit codes of agents that get no successor: the run is over, they cannot work on their node, or the node is drained.
-const LAST_CODES: [i32; 3] = [0, 2, DRAINED_CODE];
 
 /// The agent of a node.
 struct NodeAgent {
@@ -32,12 +31,14 @@ struct NodeAgent {
 }
 
 impl NodeAgent {
-    /// Notes the end of the step, and starts it again when it is due. `start` returns `None` for a node that has left the allocation.
-    fn look(&mut self, start: &dyn Fn(&str) -> Result<Option<Child>, SubmitError>) {
-        if let Some(Ok(Some(ended))) = self.step.as_mut().map(Child::try_wait) {
+    /// Notes the end of the step, and starts that of a missed agent again when it is due. `start` returns `None` for a node that has
+    /// left the allocation.
+    fn look(&mut self, folder: &Path, start: &dyn Fn(&str) -> Result<Option<Child>, SubmitError>) {
+        // The exit code of a step whose node was lost does not show that.
+        if let Some(Ok(Some(_))) = self.step.as_mut().map(Child::try_wait) {
             self.step = None;
-            let is_last = ended.code().is_some_and(|code| LAST_CODES.contains(&code));
-            self.due = (!is_last).then(|| clock::now() + AGAIN_AFTER);
+            let is_missed = AgentHeartbeat::is_missed(folder, &self.node);
+            self.due = is_missed.then(|| clock::now() + AGAIN_AFTER);
         }
         if self.due.is_some_and(|due| clock::now() >= due) {
             let started = start(&self.node);
@@ -91,7 +92,9 @@ impl SlurmAllocation {
             });
         }
         while !is_over() {
-            agents.iter_mut().for_each(|agent| agent.look(&restart));
+            agents
+                .iter_mut()
+                .for_each(|agent| agent.look(paths.folder(), &restart));
             clock::pause(LOOK_EVERY);
         }
         // They end with the run; those on lost nodes do not.

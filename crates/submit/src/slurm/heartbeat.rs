@@ -18,6 +18,8 @@ use crate::process_folder::{ProcessState, remove_if_exists};
 const HEARTBEAT_FILE: &str = "heartbeat";
 /// The beginning of the names of those of the agents, before the node.
 const AGENT_PREFIX: &str = "heartbeat-";
+/// The exit codes of agents that are not missed: the run is over, they cannot work on their node, or the node is drained.
+const LAST_CODES: [i32; 3] = [0, 2, DRAINED_CODE];
 /// Interval between two changes of the number, and between two looks at it.
 pub(super) const BEAT_EVERY: Duration = Duration::from_millis(500);
 /// The age of the last change at which a launcher may be lost.
@@ -58,7 +60,12 @@ impl AgentHeartbeat {
 
     /// Ends the heartbeat of an agent with its exit code. One that has lost its launcher is missed.
     pub fn end(mut self, code: i32) {
-        self.is_missed = !matches!(code, 0 | DRAINED_CODE);
+        self.is_missed = !LAST_CODES.contains(&code);
+    }
+
+    /// Returns whether the agent on a node that has ended is missed: it did not end because of the run, its node or its arguments.
+    pub(super) fn is_missed(folder: &Path, node: &str) -> bool {
+        folder.join(format!("{AGENT_PREFIX}{node}")).exists()
     }
 }
 
