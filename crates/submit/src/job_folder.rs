@@ -40,7 +40,7 @@ pub(crate) fn claim(paths: &JobPaths, records: &Path, name: &str) -> Result<(), 
         return create_private(folder);
     }
     if let Some(parent) = folder.parent() {
-        create_private(parent)?;
+        create_private(parent).map_err(of_target)?;
     }
     let mark = owner(records, name);
     let file = folder.join(OWNER_FILE);
@@ -51,14 +51,32 @@ pub(crate) fn claim(paths: &JobPaths, records: &Path, name: &str) -> Result<(), 
                 true => Ok(()),
                 false => Err(SubmitError::invalid(
                     format!(
-                        "there is a folder {} of another job `{name}` already",
+                        "there is a folder {} of another job `{name}` already, which may be running",
                         folder.display()
                     ),
-                    "choose another name with `--name`, or remove that folder",
+                    "choose another name with `--name`",
                 )),
             }
         }
-        Err(error) => Err(SubmitError::file("create", folder)(error)),
+        Err(error) => Err(of_target(SubmitError::file("create", folder)(error))),
+    }
+}
+
+/// Returns the error of a folder that the user has chosen. A full disk is not a mistake of the user.
+fn of_target(error: SubmitError) -> SubmitError {
+    match &error {
+        SubmitError::File { cause, .. }
+            if !matches!(
+                cause.kind(),
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+            ) =>
+        {
+            SubmitError::invalid(
+                format!("cannot use `folder` of the target: {error}"),
+                "choose another `folder`, in which you may create folders",
+            )
+        }
+        _ => error,
     }
 }
 
@@ -87,6 +105,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_folder_that_cannot_be_created_is_named_as_that_of_the_target() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        for folder in [Path::new("/proc/jobs"), &dir.path().join("file/jobs")] {
+            let paths = JobPaths::new(folder.join("a"));
+            let problem = claim(&paths, dir.path(), "a").unwrap_err().to_string();
+            let expected = format!(
+                "cannot use `folder` of the target: cannot create {}: ",
+                folder.display()
+            );
+            assert!(problem.starts_with(&expected), "{problem}");
+            assert!(
+                problem.contains("help: choose another `folder`"),
+                "{problem}"
+            );
+        }
+        let full = SubmitError::file("create", dir.path())(ErrorKind::StorageFull.into());
+        assert!(matches!(of_target(full), SubmitError::File { .. }));
+    }
+
+    #[test]
     fn a_folder_that_machines_share_belongs_to_one_job() {
         let dir = tempfile::tempdir().unwrap();
         let (mine, other) = (dir.path().join("mine"), dir.path().join("other"));
@@ -95,6 +134,7 @@ mod tests {
         claim(&paths, &mine, "a").unwrap();
         let problem = claim(&paths, &other, "a").unwrap_err().to_string();
         assert!(problem.contains("of another job `a` already"), "{problem}");
+        assert!(!problem.contains("remove"), "{problem}");
         remove(&paths, &other, "a").unwrap();
         assert!(paths.folder().exists());
         std::fs::create_dir(paths.folder().join("launcher")).unwrap();

@@ -303,7 +303,6 @@ impl JobRegistry {
     }
 }
 
-/// Returns the error for a name that another job has.
 /// Writes the record of a job and its copy to its folder.
 fn publish_record(folder: &Path, job: &SubmittedJob) -> Result<(), SubmitError> {
     publish_json(&folder.join(COPY_FILE), job)?;
@@ -320,11 +319,13 @@ fn read_record(path: &Path) -> Result<Option<SubmittedJob>, SubmitError> {
     Ok(job)
 }
 
+/// Returns the error for a name that another job has.
 fn in_use(name: &str) -> SubmitError {
     SubmitError::invalid(
         format!("there is a job `{name}` already"),
         format!(
-            "choose another name with `--name`, or remove that job with `ronde jobs --remove {name}`"
+            "choose another name with `--name`, or remove that job with `ronde jobs --remove {name}`; if it runs, \
+             `ronde cancel {name}` ends it first"
         ),
     )
 }
@@ -431,6 +432,7 @@ mod tests {
             again.to_string().contains("a job `digits` already"),
             "{again}"
         );
+        assert!(again.to_string().contains("`ronde cancel digits`"));
         assert_eq!(
             registry.list().unwrap().len(),
             8,

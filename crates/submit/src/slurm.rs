@@ -85,6 +85,22 @@ pub struct SlurmTarget {
     jobs: PathBuf,
 }
 
+impl SlurmSettings {
+    /// Returns the key whose value would begin another line of the script.
+    pub(crate) fn broken_line(&self) -> Option<&'static str> {
+        let values = [
+            ("partition", &self.partition),
+            ("account", &self.account),
+            ("time", &self.time),
+        ];
+        let is_broken = |value: &String| value.chars().any(char::is_control);
+        let broken = values
+            .into_iter()
+            .find(|(_, value)| value.as_ref().is_some_and(is_broken));
+        broken.map(|(key, _)| key)
+    }
+}
+
 impl SlurmTarget {
     /// Creates the target; `jobs` is the folder of the registry.
     #[must_use]
@@ -151,7 +167,7 @@ impl SlurmTarget {
         }
     }
 
-    /// Creates the folder of a job with everything except the batch script.
+    /// Writes everything except the batch script to the folder of a job.
     fn prepare(
         &self,
         name: &str,
@@ -159,7 +175,6 @@ impl SlurmTarget {
         sent: &SentScript,
     ) -> Result<(), SubmitError> {
         let paths = self.paths(name);
-        job_folder::claim(&paths, &self.jobs, name)?;
         remove_if_exists(&paths.folder().join(CANCELLED_FILE))?;
         let launcher = paths.process(0);
         launcher.prepare(&self.command_of(&paths, request))?;
@@ -167,6 +182,75 @@ impl SlurmTarget {
             fetching::copy_checkpoints(from, &paths.results())?;
         }
         sending::note(paths.folder(), sent)
+    }
+
+    /// Writes the folder of a job and sends its batch script. Returns the number.
+    fn send(&self, name: &str, request: &SubmitRequest) -> Result<u64, SubmitError> {
+        let paths = self.paths(name);
+        let file = paths.folder().join(SCRIPT_FILE);
+        let sent = SentScript {
+            script: file.clone(),
+            task: None,
+        };
+        self.prepare(name, request, &sent)?;
+        let program = self.store_program(&paths, &request.program.path)?;
+        let needs = (self.slots(request), request.resources);
+        let text = script::text(&self.settings, name, &paths, &program, needs);
+        std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
+        send(name, &file, &request.directory)
+    }
+
+    /// Writes the folders of jobs and sends their array, which begins with `first`. Returns the number.
+    fn send_array(
+        &self,
+        (first, request): &(String, SubmitRequest),
+        jobs: &[(String, SubmitRequest)],
+        side_by_side: u32,
+    ) -> Result<u64, SubmitError> {
+        let mut folders = Vec::new();
+        let file = self.paths(first).folder().join(SCRIPT_FILE);
+        for (task, (name, request)) in jobs.iter().enumerate() {
+            let paths = self.paths(name);
+            let sent = SentScript {
+                script: file.clone(),
+                task: u32::try_from(task).ok(),
+            };
+            self.prepare(name, request, &sent)?;
+            // Each folder has the program, because those of jobs that are over may be removed.
+            let program = self.paths(first).folder().join("ronde");
+            let link = paths.folder().join("ronde");
+            if name == first || std::fs::hard_link(&program, link).is_err() {
+                self.store_program(&paths, &request.program.path)?;
+            }
+            folders.push(paths.folder().to_owned());
+        }
+        let needs = (self.slots(request), request.resources);
+        let text = script::array_text(&self.settings, first, &folders, side_by_side, needs);
+        std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
+        send(first, &file, &request.directory)
+    }
+
+    /// Creates the folders of jobs and calls `send`. Without a job of Slurm, it removes them again.
+    fn in_new_folders(
+        &self,
+        names: &[&str],
+        send: impl FnOnce() -> Result<u64, SubmitError>,
+    ) -> Result<u64, SubmitError> {
+        let mut claimed = Vec::new();
+        let claims = names.iter().try_for_each(|name| {
+            let paths = self.paths(name);
+            job_folder::claim(&paths, &self.jobs, name)?;
+            claimed.push((paths, name));
+            Ok(())
+        });
+        let sent = claims.and_then(|()| send());
+        if !matches!(sent, Ok(_) | Err(SubmitError::MayRun { .. })) {
+            for (paths, name) in claimed {
+                // The reason why nothing was sent matters more.
+                let _ = job_folder::remove(&paths, &self.jobs, name);
+            }
+        }
+        sent
     }
 
     /// Stores this program where a later build does not replace it while the job waits. Returns its path.
@@ -205,13 +289,16 @@ fn send(job: &str, script: &Path, directory: &Path) -> Result<u64, SubmitError> 
             job: job.to_owned(),
             problem: error.to_string(),
         },
-        false => error,
+        false => client::refusal(error),
     })?;
     let id = answer.trim().split(';').next();
     let id = id.and_then(|id| id.parse::<u64>().ok());
-    id.ok_or_else(|| SubmitError::Program {
-        program: "sbatch".to_owned(),
-        problem: format!("unexpected answer `{}`", answer.trim().escape_debug()),
+    id.ok_or_else(|| SubmitError::MayRun {
+        job: job.to_owned(),
+        problem: format!(
+            "cannot run `sbatch`: unexpected answer `{}`",
+            answer.trim().escape_debug()
+        ),
     })
 }
 
@@ -236,19 +323,8 @@ impl Target for SlurmTarget {
         placed: &mut dyn FnMut(JobPlacement) -> Result<(), SubmitError>,
     ) -> Result<(), SubmitError> {
         self.check(request)?;
-        let paths = self.paths(name);
-        let file = paths.folder().join(SCRIPT_FILE);
-        let sent = SentScript {
-            script: file.clone(),
-            task: None,
-        };
-        self.prepare(name, request, &sent)?;
-        let program = self.store_program(&paths, &request.program.path)?;
-        let needs = (self.slots(request), request.resources);
-        let text = script::text(&self.settings, name, &paths, &program, needs);
-        std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
-        let id = send(name, &file, &request.directory)?;
-        let folder = paths.folder().to_owned();
+        let id = self.in_new_folders(&[name], || self.send(name, request))?;
+        let folder = self.paths(name).folder().to_owned();
         let kept = placed(JobPlacement::Slurm {
             id,
             task: None,
@@ -271,31 +347,13 @@ impl Target for SlurmTarget {
         side_by_side: u32,
         placed: &mut dyn FnMut(usize, JobPlacement) -> Result<(), SubmitError>,
     ) -> Result<(), SubmitError> {
-        let Some((first, request)) = jobs.first() else {
+        let Some(first) = jobs.first() else {
             return Ok(());
         };
-        let mut folders = Vec::new();
-        let file = self.paths(first).folder().join(SCRIPT_FILE);
-        for (task, (name, request)) in jobs.iter().enumerate() {
-            self.check(request)?;
-            let paths = self.paths(name);
-            let sent = SentScript {
-                script: file.clone(),
-                task: u32::try_from(task).ok(),
-            };
-            self.prepare(name, request, &sent)?;
-            // Each folder has the program, because those of jobs that are over may be removed.
-            let program = self.paths(first).folder().join("ronde");
-            let link = paths.folder().join("ronde");
-            if name == first || std::fs::hard_link(&program, link).is_err() {
-                self.store_program(&paths, &request.program.path)?;
-            }
-            folders.push(paths.folder().to_owned());
-        }
-        let needs = (self.slots(request), request.resources);
-        let text = script::array_text(&self.settings, first, &folders, side_by_side, needs);
-        std::fs::write(&file, text).map_err(SubmitError::file("write", &file))?;
-        let id = send(first, &file, &request.directory)?;
+        jobs.iter()
+            .try_for_each(|(_, request)| self.check(request))?;
+        let names: Vec<&str> = jobs.iter().map(|(name, _)| name.as_str()).collect();
+        let id = self.in_new_folders(&names, || self.send_array(first, jobs, side_by_side))?;
         for (task, (name, _)) in jobs.iter().enumerate() {
             let kept = placed(
                 task,
@@ -388,5 +446,43 @@ impl Target for SlurmTarget {
             Some((_, paths)) => job_folder::remove(&paths, &self.jobs, &job.name),
             None => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folders_of_jobs_that_slurm_does_not_have_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        let settings = SlurmSettings {
+            folder: Some(shared.clone()),
+            ..SlurmSettings::default()
+        };
+        let target = SlurmTarget::new(settings, &dir.path().join("records"));
+        let left = || std::fs::read_dir(&shared).unwrap().count();
+        let refused = || SubmitError::invalid("refused", "none");
+        let sent = target.in_new_folders(&["a", "b"], || {
+            assert_eq!(left(), 2);
+            std::fs::write(shared.join("a/ronde"), "the program").unwrap();
+            Err(refused())
+        });
+        assert!(matches!(sent, Err(SubmitError::Invalid { .. })));
+        assert_eq!(left(), 0);
+        // The folder of another job stays, and that of a job which Slurm may have.
+        std::fs::create_dir(shared.join("b")).unwrap();
+        let send = || panic!("nothing may be sent");
+        target.in_new_folders(&["a", "b"], send).unwrap_err();
+        assert_eq!(left(), 1);
+        let may_run = || SubmitError::MayRun {
+            job: "a".to_owned(),
+            problem: "no answer".to_owned(),
+        };
+        let sent = target.in_new_folders(&["a"], || Err(may_run()));
+        assert!(matches!(sent, Err(SubmitError::MayRun { .. })));
+        assert_eq!(target.in_new_folders(&["c"], || Ok(7)).unwrap(), 7);
+        assert_eq!(left(), 3);
     }
 }

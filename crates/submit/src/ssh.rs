@@ -21,6 +21,7 @@ use crate::shell_words;
 use crate::state::JobState;
 use crate::target::{LogRequest, SubmitRequest, Target};
 
+mod changed_key;
 mod connection;
 mod facts;
 mod fetch;

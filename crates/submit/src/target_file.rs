@@ -54,8 +54,21 @@ impl TargetSettings {
     /// Checks what is not checked while the description is read. The error is a message.
     ///
     /// # Errors
-    /// A source of notices is neither an absolute path nor an address.
+    /// A number is 0, a value for Slurm has a line break, or a source of notices is neither an absolute path nor an address.
     pub fn check(&self) -> Result<(), String> {
+        if let Some(key) = self.zero() {
+            return Err(format!(
+                "`{key}` is 0, so that no worker could start; write 1 or more, or remove it"
+            ));
+        }
+        if let Self::Slurm(settings) = self
+            && let Some(key) = settings.broken_line()
+        {
+            return Err(format!(
+                "`{key}` has a line break or another control character, which no option of sbatch can have; write it \
+                 in one line"
+            ));
+        }
         match self {
             Self::Local(_) => Ok(()),
             Self::Slurm(settings) => drain_sources::check(&settings.drain_on),
@@ -63,6 +76,27 @@ impl TargetSettings {
             Self::Kubernetes(settings) => drain_sources::check(&settings.drain_on),
             Self::Ray(settings) => drain_sources::check(&settings.drain_on),
         }
+    }
+
+    /// Returns the key of a number that is 0 and must not be.
+    fn zero(&self) -> Option<&'static str> {
+        let numbers = match self {
+            Self::Local(settings) => [("slots", settings.slots), ("", None), ("", None)],
+            Self::Ssh(_) => return None,
+            Self::Slurm(settings) => [
+                ("nodes", settings.nodes),
+                ("slots", settings.slots),
+                ("cpus_per_worker", settings.cpus_per_worker),
+            ],
+            Self::Kubernetes(settings) => [("slots", settings.slots), ("", None), ("", None)],
+            Self::Ray(settings) => [
+                ("nodes", settings.nodes),
+                ("slots", settings.slots),
+                ("cpus_per_worker", settings.cpus_per_worker),
+            ],
+        };
+        let zero = numbers.into_iter().find(|(_, value)| *value == Some(0));
+        zero.map(|(key, _)| key)
     }
 
     /// Returns the target.
@@ -107,8 +141,13 @@ impl TargetFile {
                 let problem = format!("expected a file of at most {FILE_BYTES_MAX} bytes");
                 return Err(SubmitError::damaged(path, problem));
             }
-            _ => std::fs::read_to_string(path).map_err(SubmitError::file("read", path))?,
+            _ => std::fs::read(path).map_err(SubmitError::file("read", path))?,
         };
+        let text = String::from_utf8(text).map_err(|error| {
+            let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
+            unreadable(path, &format!("line {line} is not text in UTF-8"))
+        })?;
         let base = path.parent().unwrap_or(Path::new("."));
         let home = std::env::home_dir();
         let targets = Self::parse(&text, base, home.as_deref());
@@ -129,7 +168,7 @@ impl TargetFile {
             }
             let parsed = parse_target(table).map_err(|mut error| {
                 error.set_input(Some(text));
-                error.to_string()
+                plain(error.to_string().trim_end().to_owned())
             });
             let settings = names::check("target", &name)
                 .map_err(|error| error.to_string())
@@ -192,6 +231,7 @@ fn check_format(version: &DeValue<'_>) -> Result<(), String> {
 
 /// The kind of a target, without which its keys are not known.
 #[derive(Deserialize)]
+#[serde(expecting = "a table with the keys of a target")]
 struct DescribedTarget {
     kind: TargetTag,
 }
@@ -224,6 +264,29 @@ fn parse_target(mut table: Spanned<DeValue<'_>>) -> Result<TargetSettings, toml:
     })
 }
 
+/// Returns a message about a key without the names of types of Rust.
+fn plain(message: String) -> String {
+    let words = [
+        (
+            "wanted string or table",
+            "expected the name of a kind in quotes",
+        ),
+        ("expected u16", "expected a whole number from 0 to 65535"),
+        (
+            "expected u32",
+            "expected a whole number from 0 to 4294967295",
+        ),
+        ("expected path string", "expected a path"),
+        ("expected a sequence", "expected a list"),
+    ];
+    words.iter().fold(message, |message, (of_rust, plain)| {
+        match message.strip_suffix(of_rust) {
+            Some(before) => format!("{before}{plain}"),
+            None => message,
+        }
+    })
+}
+
 /// Checks a target and completes the paths in it, which begin at `base`, or at `home` after `~/`. The error is a message.
 fn resolve(
     mut settings: TargetSettings,
@@ -252,12 +315,6 @@ fn resolve(
             }
         }
         TargetSettings::Local(settings) => {
-            if settings.slots == Some(0) {
-                return Err(
-                    "`slots` is 0, so that no worker could start; write 1 or more, or remove it"
-                        .to_owned(),
-                );
-            }
             settings.folder = absolute(inside(settings.folder.take())?)?;
         }
         TargetSettings::Slurm(settings) => {
@@ -343,6 +400,72 @@ mod tests {
             let error = file.find(name).unwrap_err().to_string();
             assert!(error.contains(problem), "{error}");
         }
+    }
+
+    #[test]
+    fn values_that_no_target_can_use_are_refused_with_their_key() {
+        for (text, problem) in [
+            ("[x]\nkind = \"slurm\"\nslots = 0", "[x]: `slots` is 0"),
+            ("[x]\nkind = \"slurm\"\nnodes = 0", "[x]: `nodes` is 0"),
+            (
+                "[x]\nkind = \"slurm\"\ncpus_per_worker = 0",
+                "[x]: `cpus_per_worker` is 0",
+            ),
+            (
+                "[x]\nkind = \"kubernetes\"\nimage = \"i\"\nslots = 0",
+                "[x]: `slots` is 0",
+            ),
+            (
+                "[x]\nkind = \"ray\"\naddress = \"http://h\"\nnodes = 0",
+                "[x]: `nodes` is 0",
+            ),
+            (
+                "[x]\nkind = \"slurm\"\npartition = \"gpu\\n#SBATCH -w x\"",
+                "[x]: `partition` has a line break",
+            ),
+            (
+                "[x]\nkind = \"slurm\"\ntime = \"1:00\\r\"",
+                "[x]: `time` has a line break",
+            ),
+            ("[x]\nkind = 5", "expected the name of a kind in quotes"),
+            (
+                "[x]\nkind = \"ssh\"\nhosts = \"a\"",
+                "invalid type: string \"a\", expected a list",
+            ),
+            (
+                "[x]\nkind = \"local\"\nslots = -1",
+                "integer `-1`, expected a whole number from 0 to 4294967295",
+            ),
+            (
+                "[x]\nkind = \"local\"\nfolder = 5",
+                "integer `5`, expected a path",
+            ),
+        ] {
+            let file = TargetFile::parse(text, Path::new("/"), None).unwrap();
+            let error = file.find("x").unwrap_err().to_string();
+            assert!(error.contains(problem), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_text_and_a_key_that_is_no_target_are_mistakes_of_the_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("targets.toml");
+        std::fs::write(&path, b"[a]\nkind = \"local\"\n# \xff\n").unwrap();
+        let error = TargetFile::read(&path, true).unwrap_err();
+        assert!(matches!(error, SubmitError::Invalid { .. }));
+        let expected = format!(
+            "cannot read {}: line 3 is not text in UTF-8\n  help: correct the file",
+            path.display()
+        );
+        assert!(error.to_string().starts_with(&expected), "{error}");
+        std::fs::write(&path, "slots = 4\n").unwrap();
+        let file = TargetFile::read(&path, true).unwrap();
+        let error = file.find("slots").unwrap_err().to_string();
+        assert!(
+            error.contains("expected a table with the keys of a target"),
+            "{error}"
+        );
     }
 
     #[test]

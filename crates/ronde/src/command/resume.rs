@@ -312,7 +312,8 @@ pub(super) fn check(
             output.join(WEIGHTS_FILE).display(),
             model.blake3
         ))),
-        (None, Start::New) => Err(unfinished(&shown, &resume, newest.step).into()),
+        (None, Start::New) if is_default => Err(unfinished(&shown, &resume, newest.step).into()),
+        (None, Start::New) => Err(of_any_run(config, &shown, newest.step).into()),
         (None, Start::Resume(_)) => position(Some(newest.step)),
         (_, Start::New | Start::Overwrite) => position(None),
     }
@@ -325,6 +326,22 @@ fn unfinished(address: &str, resume: &str, step: Step) -> String {
          help: resume with `ronde train --resume {}`; start again with `--overwrite`, or choose \
          another folder: --set run.output=FOLDER",
         shell_word(resume)
+    )
+}
+
+/// Returns the message for a new run that would save its checkpoints at an address with those of a run, which may be finished: its
+/// model is not there.
+fn of_any_run(config: &RunConfig, address: &str, step: Step) -> String {
+    let sent = config.run.output_address();
+    let key = match sent.is_some_and(|output| inside(&output.to_string()) == address) {
+        true => "run.output",
+        false => "checkpoint.to",
+    };
+    format!(
+        "error: there are checkpoints of a run at {address}, the newest at step {step}\n  \
+         help: resume that run with `ronde train --resume {}`; start again with `--overwrite`, or choose \
+         another address: --set {key}=ADDRESS",
+        shell_word(address)
     )
 }
 

@@ -167,6 +167,21 @@ fn what_cannot_go_on_is_told_with_what_differs() {
     let out = ["--set", "run.output=out"];
     let run = |extra: &[&str]| dir.run(&[&again[..], &out, extra].concat());
     run(&[]).expect(2, &["this run is not finished", "ronde train --resume out"]);
+    // One address for the checkpoints of two runs does not tell whether the first one is finished.
+    let other = [
+        "--set",
+        "run.output=other",
+        "--set",
+        "checkpoint.to=out/checkpoints",
+    ];
+    dir.run(&[&again[..], &other].concat()).expect(
+        2,
+        &[
+            "there are checkpoints of a run at ",
+            "out/checkpoints, the newest at step ",
+            "--set checkpoint.to=ADDRESS",
+        ],
+    );
     run(&["--set", "run.seed=7"]).expect(
         2,
         &["checkpoints of another run, `digits`: run.seed changed from 42 to 7"],

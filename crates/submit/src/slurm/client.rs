@@ -19,6 +19,18 @@ const MAY_HAVE_ARRIVED: [&str; 4] = [
     "Zero Bytes were transmitted or received",
     "Unexpected message received",
 ];
+/// Parts of the problems of `sbatch` that say nothing about the job: those of its configuration, its network and its keys.
+const ABOUT_SLURM: [&str; 9] = [
+    "configuration source",
+    "uthentication",
+    "credential",
+    "munge",
+    "plugin",
+    "standby mode",
+    "onnection",
+    "ommunication",
+    "I/O error",
+];
 /// A part of the problem of a command that finds no controller.
 const NO_CONTACT: &str = "Unable to contact slurm controller";
 
@@ -47,6 +59,24 @@ fn failure(program: &str, problem: String) -> SubmitError {
             problem,
         },
     }
+}
+
+/// Returns the error of `sbatch` as a mistake of the user, if it refuses the options of the job, and unchanged otherwise.
+pub(super) fn refusal(error: SubmitError) -> SubmitError {
+    match error {
+        SubmitError::Program { problem, .. } if refuses(&problem) => SubmitError::invalid(
+            format!("cannot submit the job to Slurm: {problem}"),
+            "correct the target: `partition`, `account`, `time` and `options` become options of sbatch; \
+             `ronde submit --dry-run` prints the script",
+        ),
+        error => error,
+    }
+}
+
+/// Returns whether a problem is an answer of `sbatch` about the options of a job.
+fn refuses(problem: &str) -> bool {
+    let is_of_sbatch = problem.lines().any(|line| line.starts_with("sbatch: "));
+    is_of_sbatch && !ABOUT_SLURM.iter().any(|part| problem.contains(part))
 }
 
 /// Runs a command of Slurm and returns its output.
@@ -118,6 +148,51 @@ mod tests {
                 "{problem}"
             );
             assert_eq!(may_have_arrived(&error), has_arrived, "{problem}");
+        }
+    }
+
+    #[test]
+    fn options_that_sbatch_refuses_are_a_mistake_in_the_target() {
+        for (problem, is_refusal) in [
+            (
+                "sbatch: error: invalid partition specified: gpu\nsbatch: error: Batch job submission failed: \
+                 Invalid partition name specified",
+                true,
+            ),
+            ("sbatch: error: Invalid --time specification", true),
+            (
+                "sbatch: unrecognized option '--foo=x'\nTry \"sbatch --help\" for more information",
+                true,
+            ),
+            (
+                "No such file or directory (os error 2)\n  help: submit",
+                false,
+            ),
+            ("", false),
+            (
+                "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: fatal: Could not establish a \
+                 configuration source",
+                false,
+            ),
+            (
+                "sbatch: error: Batch job submission failed: Protocol authentication error",
+                false,
+            ),
+            (
+                "sbatch: error: Batch job submission failed: Unable to contact slurm controller (connect failure)",
+                false,
+            ),
+            (
+                "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+                false,
+            ),
+        ] {
+            let error = refusal(failure("sbatch", problem.to_owned()));
+            let is_invalid = matches!(error, SubmitError::Invalid { .. });
+            assert_eq!(is_invalid, is_refusal, "{problem}");
+            let shown = error.to_string();
+            assert!(shown.contains(problem), "{shown}");
+            assert_eq!(shown.contains("help: correct the target"), is_refusal);
         }
     }
 }

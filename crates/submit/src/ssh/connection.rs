@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use super::changed_key::ChangedKey;
 use crate::clock;
 use crate::error::SubmitError;
 use crate::limited::wait;
@@ -20,6 +21,8 @@ const SSH_FAILED: i32 = 255;
 const SOCKET_PATH_MAX: usize = 104 - 17;
 /// The length of the name of a socket: a hash of the host in hexadecimal digits, and a short one of the options.
 const SOCKET_NAME: usize = 40 + 9;
+/// The line after which a script prints what this program reads, and no user.
+pub(super) const MARK: &str = "ronde-begins";
 /// The maximum size of an answer that is kept.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
 /// The maximum length of the output of a failed command in a message.
@@ -40,11 +43,7 @@ const ARGUMENTS: [&str; 11] = [
 ];
 
 /// Parts of messages of `ssh` and of remote shells, and the next action for each.
-const HELP: [(&str, &str); 13] = [
-    (
-        "REMOTE HOST IDENTIFICATION HAS CHANGED",
-        "the host has another key than before: find out why; `ssh-keygen -R HOST` forgets the old key",
-    ),
+const HELP: [(&str, &str); 14] = [
     (
         "Host key verification failed",
         "the key of the host is not known: check it, and accept it once with `ssh HOST`",
@@ -80,6 +79,15 @@ const HELP: [(&str, &str); 13] = [
     (
         "No space left on device",
         "the disk is full: free some space, or set `folder` of the target to another disk",
+    ),
+    (
+        "Disk quota exceeded",
+        "your share of the disk is full: free some space, or set `folder` of the target to another disk",
+    ),
+    (
+        // Some shells say no more about a full disk.
+        "I/O error",
+        "the disk is full or damaged: free some space, or set `folder` of the target to another disk",
     ),
     (
         "Permission denied",
@@ -235,6 +243,7 @@ impl SshConnection {
             (0, Some(_)) => Err(self.failed("the data for the host could not be read".to_owned())),
             (SSH_FAILED, _) => Err(self.explained(problems, true)),
             (code, _) => {
+                let answer = answer.split(MARK).next().unwrap_or_default();
                 let text = [problems.trim(), answer.trim()].join("\n");
                 let shown = match text.trim() {
                     "" => match code.checked_sub(128) {
@@ -345,6 +354,15 @@ impl SshConnection {
 
     /// Returns an error with the output of `ssh` or of a command, and the hint for it.
     fn explained(&self, text: &str, is_connection: bool) -> SubmitError {
+        let text = text.replace('\r', "");
+        if let Some(changed) = ChangedKey::find(&text).filter(|_| is_connection) {
+            return SubmitError::Host {
+                host: self.host.clone(),
+                problem: changed.problem(),
+                help: Some(changed.help(&self.host)),
+                is_temporary: false,
+            };
+        }
         let text = text.trim();
         let end = text
             .char_indices()
@@ -485,6 +503,40 @@ mod tests {
                 "{text}"
             );
         }
+    }
+
+    #[test]
+    fn lines_for_this_program_are_not_part_of_a_message() {
+        let connection = SshConnection::new("gpu1", &[], Path::new(""));
+        let answer = format!("Welcome\n{MARK}\nfolder /home/me/ronde\naddress 10.0.0.1\n");
+        let problems = "ronde: 11: printf: printf: I/O error\r\n";
+        let judged = connection.judge(71, None, answer, problems).unwrap_err();
+        assert_eq!(
+            judged.to_string(),
+            "cannot use host `gpu1`: ronde: 11: printf: printf: I/O error\nWelcome\n  \
+             help: the disk is full or damaged: free some space, or set `folder` of the target to another disk"
+        );
+        let silent = connection.judge(71, None, format!("{MARK}\nfolder /x\n"), "");
+        assert_eq!(
+            silent.unwrap_err().to_string(),
+            "cannot use host `gpu1`: a command ended with exit code 71"
+        );
+    }
+
+    #[test]
+    fn a_changed_key_of_a_host_is_one_line_and_no_reason_to_try_again() {
+        let connection = SshConnection::new("gpu1", &[], Path::new(""));
+        let banner = "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n\
+            Offending RSA key in /etc/ssh/ssh_known_hosts:1\r\n\
+            Host key for gpu1 has changed and you have requested strict checking.\r\n";
+        let error = connection.explained(banner, true);
+        assert_eq!(error.recovery(), Recovery::Abort);
+        assert_eq!(
+            error.to_string(),
+            "cannot use host `gpu1`: its host key has changed: line 1 of /etc/ssh/ssh_known_hosts has another key for \
+             `gpu1`\n  help: find out why; then `ssh-keygen -f /etc/ssh/ssh_known_hosts -R gpu1` forgets the old one, \
+             and `ssh gpu1` accepts the new one"
+        );
     }
 
     #[test]

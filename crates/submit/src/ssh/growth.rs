@@ -31,10 +31,11 @@ printf 'token '; cat results/job/token; echo
 /// mark of the job.
 const PROBE: [&str; 3] = [
     r#"
+echo ronde-begins
 umask 077
 test -e "$1/results/job/coordinators" && echo shared
 mkdir -p -- "$1" "$(dirname -- "$2")" || exit 71
-test -e "$1/owner" || printf %s "$4-added" > "$1/owner"
+test -e "$1/owner" || printf %s "$4-added" | cat > "$1/owner" || { rm -f "$1/owner"; exit 71; }
 case "$(cat "$1/owner")" in "$4"|"$4"-*) ;; *) echo other; exit 0;; esac
 program=$(dirname -- "$2")
 program=${program##*/} inputs=${3##*/} mark=$4
@@ -132,7 +133,7 @@ pub(super) fn add(
     }
     if has("other") {
         return Err(connection.failed(format!(
-            "its folder {folder} belongs to another job\n  help: remove it there, or submit this job with another name"
+            "its folder {folder} belongs to another job, which may be running\n  help: submit this job with another `--name`"
         )));
     }
     copy(

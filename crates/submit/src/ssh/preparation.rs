@@ -5,7 +5,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::connection::{Input, SshConnection, tar};
+use super::connection::{Input, MARK, SshConnection, tar};
 use super::facts::HostFacts;
 use super::unused::NOTE_USE;
 use super::{ANSWER_MAX, HostSlots};
@@ -15,17 +15,18 @@ use crate::shell_words;
 
 /// Time limit for a copy to a host.
 pub(super) const COPY_MAX: Duration = Duration::from_secs(4 * 3600);
-/// The line that a working shell prints first.
-const MARK: &str = "ronde-begins";
 /// Creates the folder of ronde, notes what the job uses, and reports what is there. Arguments: the folder, the name of the program,
-/// that of the data, the mark of the job.
+/// that of the data, the mark of the job. The first line is [`MARK`].
+///
+/// `cat` writes what can fail on a full disk, because some shells report that as `I/O error`.
 const PROBE: [&str; 3] = [
     r#"
 echo ronde-begins
 umask 077
 case "$1" in "~/"*) folder=$HOME/${1#"~/"};; *) folder=$1;; esac
 mkdir -p -- "$folder/bin" "$folder/inputs" "$folder/jobs" && cd -- "$folder" || exit 71
-: > ".test.$$" && rm -f ".test.$$" || exit 72
+echo test | cat > ".test.$$" || { rm -f ".test.$$"; exit 72; }
+rm -f ".test.$$"
 echo "folder $(pwd -P)"
 echo "address $SSH_CONNECTION"
 program=$2 inputs=$3 mark=$4

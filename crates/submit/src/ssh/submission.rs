@@ -30,7 +30,10 @@ const JOIN_MAX: Duration = Duration::from_secs(40);
 /// anything started. Arguments: the folder, the mark of the job.
 const CREATE: &str = r#"
 umask 077
-if mkdir -- "$1"; then printf %s "$2" > "$1/owner" && echo new; exit; fi
+if mkdir -- "$1"; then
+  printf %s "$2" | cat > "$1/owner" && echo new && exit
+  rm -f "$1/owner"; rmdir -- "$1"; exit 71
+fi
 if test ! -e "$1/launcher/process.json" && test "$(cat "$1/owner")" = "$2"; then echo new; exit; fi
 test -e "$1" && echo exists
 "#;
@@ -44,7 +47,10 @@ umask 077
 owner=$(cat "$1/owner" 2>/dev/null)
 if test "$owner" = "$2"; then echo shared; exit; fi
 if test "$owner" = "$2-$3"; then echo separate; exit; fi
-if mkdir -- "$1"; then printf %s "$2-$3" > "$1/owner" && echo separate; exit; fi
+if mkdir -- "$1"; then
+  printf %s "$2-$3" | cat > "$1/owner" && echo separate && exit
+  rm -f "$1/owner"; rmdir -- "$1"; exit 71
+fi
 test -e "$1" && echo exists
 "#;
 /// Removes the folder of a job, unless another job has it, and the note about its program and data. Arguments: the folder, the mark of
@@ -263,10 +269,10 @@ impl<'a> Submission<'a> {
     fn other_job(&self, host: &PreparedHost, folder: &str) -> SubmitError {
         SubmitError::invalid(
             format!(
-                "host `{}` has the folder of a job `{}` already",
+                "host `{}` has the folder of a job `{}` already: {folder} is that of another job, which may be running",
                 host.host.host, self.name
             ),
-            format!("choose another name with `--name`, or remove {folder} there"),
+            "choose another name with `--name`",
         )
     }
 
@@ -483,6 +489,14 @@ mod tests {
         let disk = tempfile::tempdir().unwrap();
         let folder = disk.path().join("job").display().to_string();
         let run = |text: &str, arguments: &[&str]| run_script(text, arguments, b"").1;
+        for (script, arguments) in [
+            (CREATE, &[&*folder, "mine"][..]),
+            (JOIN_FOLDER, &[&*folder, "mine", "1"]),
+        ] {
+            let full = format!("cat() {{ command cat \"$@\" > /dev/full; }}\n{script}");
+            assert_eq!(run_script(&full, arguments, b"").0, 71);
+            assert!(!disk.path().join("job").exists(), "the disk was full");
+        }
         assert_eq!(run(CREATE, &[&folder, "mine"]), "new");
         assert_eq!(
             run(CREATE, &[&folder, "mine"]),

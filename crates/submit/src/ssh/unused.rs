@@ -4,9 +4,11 @@
 //! looks for notes again. So one of the two sees the other, whichever machines they are on.
 
 /// Notes what a job uses. Is executed in the folder of ronde, with the variables `mark` of the job, `program` and `inputs`: the
-/// names of its program and data.
+/// names of its program and data. `cat` reports a full disk as such, which some shells do not.
 pub(super) const NOTE_USE: &str = r#"
-mkdir -p uses && printf 'bin/%s\ninputs/%s\n' "$program" "$inputs" > "uses/$mark-$(uname -n)-$$-$(date +%s)" || exit 71
+mkdir -p uses || exit 71
+note=uses/$mark-$(uname -n)-$$-$(date +%s)
+printf 'bin/%s\ninputs/%s\n' "$program" "$inputs" | cat > "$note" || { rm -f "$note"; exit 71; }
 "#;
 
 /// Removes the programs and data that no job on the host uses. Arguments: the folder of a job that was removed, and the mark of
@@ -118,6 +120,18 @@ mod tests {
         assert_eq!(left(disk), ["bin/a", "inputs/a"]);
         std::fs::remove_dir_all(disk.join("jobs/one")).unwrap();
         assert_eq!(left(disk), [""; 0]);
+    }
+
+    #[test]
+    fn a_full_disk_leaves_no_empty_note() {
+        let disk = host();
+        let note = format!(
+            "cat() {{ command cat > /dev/full; }}\ncd {} && mark=1f program=a inputs=a\n{NOTE_USE}",
+            disk.path().display()
+        );
+        assert_eq!(run_script(&note, &[], b"").0, 71);
+        let notes = std::fs::read_dir(disk.path().join("uses")).unwrap();
+        assert_eq!(notes.count(), 0);
     }
 
     #[test]
