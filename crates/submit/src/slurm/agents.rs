@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::allocation::SlurmAllocation;
 use super::client::call;
-use super::heartbeat::AgentHeartbeat;
+use super::heartbeat::{AgentHeartbeat, LAST_CODES};
 use super::lost_launcher::JobReport;
 use crate::clock;
 use crate::error::SubmitError;
@@ -18,8 +18,10 @@ use crate::limited::wait;
 const GRACE: Duration = Duration::from_secs(15);
 /// Interval between two looks at the agents.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Time after the end of an agent before its node gets another one: its node may have been started again.
+/// Time after the first end of an agent before its node gets another one: its node may have been started again. It doubles each time.
 const AGAIN_AFTER: Duration = Duration::from_secs(5);
+/// The longest such time.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
 
 /// The agent of a node.
 struct NodeAgent {
@@ -28,23 +30,33 @@ struct NodeAgent {
     step: Option<Child>,
     /// When it is started again.
     due: Option<Instant>,
+    /// The time until the next start.
+    delay: Duration,
 }
 
 impl NodeAgent {
     /// Notes the end of the step, and starts that of a missed agent again when it is due. `start` returns `None` for a node that has
     /// left the allocation.
     fn look(&mut self, folder: &Path, start: &dyn Fn(&str) -> Result<Option<Child>, SubmitError>) {
-        // The exit code of a step whose node was lost does not show that.
-        if let Some(Ok(Some(_))) = self.step.as_mut().map(Child::try_wait) {
+        if let Some(Ok(Some(ended))) = self.step.as_mut().map(Child::try_wait) {
             self.step = None;
-            let is_missed = AgentHeartbeat::is_missed(folder, &self.node);
-            self.due = is_missed.then(|| clock::now() + AGAIN_AFTER);
+            // The exit code of a step whose node was lost may be that of a success, and one that has not begun has no heartbeat.
+            let is_last = ended.code().is_some_and(|code| LAST_CODES.contains(&code));
+            let is_missed = !is_last || AgentHeartbeat::is_missed(folder, &self.node);
+            self.due = is_missed.then(|| self.next());
         }
         if self.due.is_some_and(|due| clock::now() >= due) {
             let started = start(&self.node);
-            self.due = started.is_err().then(|| clock::now() + AGAIN_AFTER);
+            self.due = started.is_err().then(|| self.next());
             self.step = started.ok().flatten();
         }
+    }
+
+    /// Returns when the agent is started again.
+    fn next(&mut self) -> Instant {
+        let due = clock::now() + self.delay;
+        self.delay = (2 * self.delay).min(AGAIN_MAX);
+        due
     }
 }
 
@@ -89,6 +101,7 @@ impl SlurmAllocation {
                 node,
                 step,
                 due: None,
+                delay: AGAIN_AFTER,
             });
         }
         while !is_over() {
@@ -146,4 +159,45 @@ fn step_on(node: &str, paths: &JobPaths) -> Command {
         .arg(format!("--output={}", log.display()))
         .stdin(Stdio::null());
     command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_started_again_unless_it_has_ended_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let ended = |code: &str| {
+            let mut step = Command::new("sh").args(["-c", code]).spawn().unwrap();
+            step.wait().unwrap();
+            NodeAgent {
+                node: "n2".to_owned(),
+                step: Some(step),
+                due: None,
+                delay: AGAIN_AFTER,
+            }
+        };
+        let look = |agent: &mut NodeAgent| agent.look(dir.path(), &|_| Ok(None));
+        for (code, is_missed) in [
+            ("exit 0", false),
+            ("exit 2", false),
+            ("exit 143", false),
+            ("exit 1", true),
+            ("kill -9 $$", true),
+        ] {
+            let mut agent = ended(code);
+            look(&mut agent);
+            assert_eq!(agent.due.is_some(), is_missed, "{code}");
+        }
+        // Its node was lost, and Slurm reports no exit code.
+        AgentHeartbeat::start(dir.path(), "n2").unwrap().end(3);
+        let mut agent = ended("exit 0");
+        look(&mut agent);
+        assert!(agent.due.is_some() && agent.delay == 2 * AGAIN_AFTER);
+        // It has left the allocation.
+        agent.due = Some(clock::now());
+        look(&mut agent);
+        assert!(agent.due.is_none() && agent.step.is_none());
+    }
 }

@@ -19,7 +19,7 @@ const HEARTBEAT_FILE: &str = "heartbeat";
 /// The beginning of the names of those of the agents, before the node.
 const AGENT_PREFIX: &str = "heartbeat-";
 /// The exit codes of agents that are not missed: the run is over, they cannot work on their node, or the node is drained.
-const LAST_CODES: [i32; 3] = [0, 2, DRAINED_CODE];
+pub(super) const LAST_CODES: [i32; 3] = [0, 2, DRAINED_CODE];
 /// Interval between two changes of the number, and between two looks at it.
 pub(super) const BEAT_EVERY: Duration = Duration::from_millis(500);
 /// The age of the last change at which a launcher may be lost.
