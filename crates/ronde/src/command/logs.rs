@@ -47,13 +47,19 @@ pub(crate) fn logs(arguments: &LogsArguments) -> i32 {
     }
     let shown = SubmittedJobs::open().and_then(|jobs| {
         let (job, target) = jobs.find(&arguments.job)?;
+        if request.follow
+            && let Ok(state @ JobState::Queued { .. }) = jobs.state(&job, &*target)
+        {
+            message!("job {}: {state}; its output follows", job.name);
+        }
         match (&job.output, request.rank) {
             (Some(address), Some(_)) => stored_results::logs(address, request),
             _ => target.logs(&job, request, &mut std::io::stdout()),
         }?;
         // What is not in the output. Without an answer, there is nothing to add.
         if let Ok(state) = jobs.state(&job, &*target)
-            && (state.problem().is_some() || state == JobState::Lost)
+            && (state.problem().is_some()
+                || matches!(state, JobState::Lost | JobState::Queued { .. }))
         {
             let problem = state.problem().unwrap_or_default();
             let details = problem.lines().skip(1).map(|line| format!("\n{line}"));

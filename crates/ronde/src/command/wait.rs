@@ -13,6 +13,8 @@ use super::submitted::SubmittedJobs;
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// The longest interval for a job on other machines; the first ones are shorter, for short jobs.
 const LOOK_EVERY_REMOTE: Duration = Duration::from_secs(2);
+/// The time for which a job waits for its scheduler before the reason is shown.
+const QUEUED_MAX: Duration = Duration::from_secs(2);
 
 /// Arguments of `ronde wait`.
 #[derive(Args)]
@@ -40,7 +42,8 @@ pub(crate) fn wait(arguments: &WaitArguments) -> i32 {
 pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let mut is_reported = false;
-    let mut problem = None;
+    let mut shown = None;
+    let mut queued_for = Duration::ZERO;
     let mut remote = LOOK_EVERY;
     let is_remote = jobs.registry.find(name)?.settings.is_remote();
     loop {
@@ -49,10 +52,16 @@ pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
             Ok(state) if state.is_over() => return Ok(state),
             Ok(state) => {
                 is_reported = false;
-                let found = state.problem().map(str::to_owned);
-                if found != problem {
+                let is_queued = matches!(state, JobState::Queued { .. });
+                let is_due = !is_queued || queued_for >= QUEUED_MAX;
+                let text = state.to_string();
+                let found = (is_queued || state.problem().is_some()).then_some(text);
+                if is_due && found != shown {
                     message!("job {name}: {state}");
-                    problem = found;
+                    shown = found;
+                }
+                if !is_queued {
+                    queued_for = Duration::ZERO;
                 }
             }
             Err(error) if error.recovery() == Recovery::Retry => {
@@ -62,10 +71,12 @@ pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
             }
             Err(error) => return Err(error),
         }
-        std::thread::sleep(match is_remote {
+        let pause = match is_remote {
             true => remote,
             false => LOOK_EVERY,
-        });
+        };
+        queued_for = queued_for.saturating_add(pause);
+        std::thread::sleep(pause);
         remote = (remote * 3 / 2).min(LOOK_EVERY_REMOTE);
     }
 }

@@ -111,10 +111,13 @@ fn a_preempted_job_is_queued_again_and_resumes_from_its_checkpoint() {
         ("nodes = 2\nslots = 1", ["-n", "3"], "2 nodes have 2 slots"),
         ("partition = \"none\"", ["-n", "1"], "invalid partition"),
     ] {
+        let before = cluster.dir.list(".state/ronde/jobs");
         let ended = cluster.submit(settings, &arguments);
-        assert_ne!(ended.code, 0, "{ended:#?}");
+        assert_eq!(ended.code, 2, "{ended:#?}");
         assert!(ended.stderr.contains(problem), "{problem:?} in {ended:#?}");
+        assert_eq!(cluster.dir.list(".state/ronde/jobs"), before);
     }
+    waits_for_a_partition(&cluster);
     let failing = [
         "-n",
         "1",
@@ -127,6 +130,26 @@ fn a_preempted_job_is_queued_again_and_resumes_from_its_checkpoint() {
     cluster
         .ronde(&["wait", "failing"])
         .expect(2, &["failed (exit code 2)"]);
+}
+
+/// Checks that a job whose partition is down waits with a reason, and runs when the partition is up.
+fn waits_for_a_partition(cluster: &SlurmCluster) {
+    let set = |state: &str| {
+        cluster.slurm("scontrol", &["update", "partitionname=main", state]);
+    };
+    set("state=down");
+    let run = ["-n", "1", "--name", "late", "--set", "train.epochs=1"];
+    cluster.submit("", &run).expect(0, &[]);
+    until("the reason is shown", || {
+        let jobs = cluster.ronde(&["jobs"]).expect(0, &[]);
+        jobs.stdout.contains("PartitionDown: the partition is down")
+    });
+    let logs = cluster.ronde(&["logs", "late"]);
+    logs.expect(0, &["job late: queued (PartitionDown: "]);
+    let mut waiting = cluster.start_ronde(&["wait", "late"]);
+    waiting.wait_stderr("job late: queued (PartitionDown: ", 1);
+    set("state=up");
+    waiting.wait().expect(0, &["job late: finished"]);
 }
 
 #[test]

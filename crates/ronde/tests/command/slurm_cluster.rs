@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
-use crate::support::{Ended, RONDE, TestFolder, until};
+use crate::support::{Ended, RONDE, Running, TestFolder, until};
 use crate::test_network::{TestNetwork, address};
 
 /// The number of nodes.
@@ -235,17 +235,22 @@ impl SlurmCluster {
 
     /// Runs `ronde` on the machine that submits.
     pub(crate) fn ronde(&self, arguments: &[&str]) -> Ended {
+        self.start_ronde(arguments).wait()
+    }
+
+    /// Starts `ronde` on the machine that submits.
+    pub(crate) fn start_ronde(&self, arguments: &[&str]) -> Running {
         let (state, config) = (self.path(".state"), self.path("slurm.conf"));
         let variables = [
             ("XDG_STATE_HOME", state.to_str().unwrap()),
             ("SLURM_CONF", config.to_str().unwrap()),
         ];
         let Some(network) = &self.network else {
-            return self.dir.start(RONDE, arguments, &variables).wait();
+            return self.dir.start(RONDE, arguments, &variables);
         };
         let [enter, namespace] = network.enter(0);
         let words = [&[&namespace, RONDE][..], arguments].concat();
-        self.dir.start(&enter, &words, &variables).wait()
+        self.dir.start(&enter, &words, &variables)
     }
 
     /// Submits a run to a target with these settings.

@@ -163,10 +163,7 @@ fn interpret(line: &SqueueLine, launcher: &LauncherReport, is_cancelled: bool) -
     match line.state.as_str() {
         "PENDING" | "REQUEUED" | "REQUEUE_HOLD" | "SPECIAL_EXIT" | "RESV_DEL_HOLD" => {
             JobState::Queued {
-                reason: match line.reason.as_str() {
-                    "None" => String::new(),
-                    reason => reason.to_owned(),
-                },
+                reason: explained(&line.reason),
             }
         }
         // Slurm may wait for a lost node long after the end of the run. A launcher that was drained queues the job again.
@@ -202,6 +199,31 @@ fn interpret(line: &SqueueLine, launcher: &LauncherReport, is_cancelled: bool) -
             _ => JobState::Lost,
         },
     }
+}
+
+/// Returns the reason for which a job waits, with what it means if the job may wait for ever.
+fn explained(reason: &str) -> String {
+    let meaning = match reason {
+        "None" => return String::new(),
+        "PartitionDown" | "PartitionInactive" => {
+            "the partition is down: ask its administrator, or choose another `partition`"
+        }
+        "PartitionNodeLimit" => {
+            "the partition has or allows fewer nodes: reduce `nodes`, or choose another `partition`"
+        }
+        "PartitionTimeLimit" => {
+            "the partition allows less time: reduce `time`, or choose another `partition`"
+        }
+        "PartitionConfig" | "BadConstraints" => {
+            "no node of the partition has what the job needs: reduce its workers, `slots` or `cpus_per_worker`"
+        }
+        "AccountNotAllowed" | "InvalidAccount" => {
+            "the account may not use the partition: choose another `account` or `partition`"
+        }
+        "ReqNodeNotAvail" => "nodes that it needs are down or reserved",
+        _ => return reason.to_owned(),
+    };
+    format!("{reason}: {meaning}")
 }
 
 /// Returns whether a launcher has ended the run for good.
@@ -270,6 +292,14 @@ mod tests {
                 queued("Resources"),
             ),
             ("PENDING|BeginTime", exited(143), false, queued("BeginTime")),
+            (
+                "PENDING|PartitionDown",
+                ProcessState::NotStarted,
+                false,
+                queued(
+                    "PartitionDown: the partition is down: ask its administrator, or choose another `partition`",
+                ),
+            ),
             (
                 "RUNNING|None",
                 ProcessState::NotStarted,
