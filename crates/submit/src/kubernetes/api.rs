@@ -126,6 +126,10 @@ impl ClusterApi {
     fn help(&self, code: u16, message: &str) -> Option<String> {
         let namespace = &self.namespace;
         match code {
+            400 | 422 => Some(
+                "correct the target or the run file; `ronde submit --dry-run` prints what the server gets"
+                    .to_owned(),
+            ),
             401 => Some(
                 "the credentials of the context are not valid any more; log in to the cluster again"
                     .to_owned(),
