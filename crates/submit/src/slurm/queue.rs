@@ -293,14 +293,6 @@ mod tests {
             ),
             ("PENDING|BeginTime", exited(143), false, queued("BeginTime")),
             (
-                "PENDING|PartitionDown",
-                ProcessState::NotStarted,
-                false,
-                queued(
-                    "PartitionDown: the partition is down: ask its administrator, or choose another `partition`",
-                ),
-            ),
-            (
                 "RUNNING|None",
                 ProcessState::NotStarted,
                 false,
@@ -381,6 +373,17 @@ mod tests {
         ] {
             assert_eq!(state(line, lost_node, is_cancelled), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn reasons_for_which_a_job_may_wait_for_ever_are_explained() {
+        assert_eq!(explained("None"), "");
+        assert_eq!(explained("Priority"), "Priority");
+        let down = explained("PartitionDown");
+        assert!(
+            down.contains("PartitionDown: the partition is down"),
+            "{down}"
+        );
     }
 
     #[test]
