@@ -470,7 +470,7 @@ class Cluster:
                 with self.lock:
                     if kind == "readiness":
                         set_condition(pod, "Ready", value="True" if works else "False")
-                        pod["status"]["containerStatuses"][0]["ready"] = works
+                        set_condition(pod, "ContainersReady", value="True" if works else "False")
                     elif process.unshare.poll() is None:
                         failures = 0 if works else failures + 1
                         if failures >= probe["failureThreshold"]:

@@ -8,6 +8,8 @@ use crate::state::JobState;
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// The exit codes of pods that were drained or killed, after which the run goes on.
 const LEFT_CODES: [i64; 2] = [143, 137];
+/// The reason of a pod that is not ready although its containers are, because of something outside of it.
+const READINESS_GATES: &str = "ReadinessGatesNotReady";
 /// The annotation of a Job that was cancelled and is suspended.
 pub(super) const CANCELLED: &str = "ronde/cancelled";
 
@@ -69,13 +71,15 @@ pub(super) fn candidates(pods: &[Value]) -> Vec<Value> {
 }
 
 /// Returns whether the node of a pod does not answer. Kubernetes then declares the pod not ready, beside the last report about its
-/// container, and removes it after its toleration, which takes until the node is back.
+/// containers, and removes it after its toleration, which takes until the node is back.
 pub(super) fn is_on_lost_node(pod: &Value) -> bool {
     let disrupted = condition(pod, "DisruptionTarget");
     let is_removed = !pod["metadata"]["deletionTimestamp"].is_null()
         && disrupted.is_some_and(|found| found["reason"] == "DeletionByTaintManager");
-    let is_declared = condition(pod, "Ready").is_some_and(|found| found["status"] == "False")
-        && pod["status"]["containerStatuses"][0]["ready"] == true;
+    let of_containers = condition(pod, "ContainersReady");
+    let is_declared = condition(pod, "Ready")
+        .is_some_and(|found| found["status"] == "False" && found["reason"] != READINESS_GATES)
+        && of_containers.is_some_and(|found| found["status"] == "True");
     is_removed || is_running(pod) && is_declared
 }
 
@@ -367,16 +371,19 @@ mod tests {
         let names: Vec<&str> = led.iter().map(name).collect();
         assert_eq!(names, ["b", "c"]);
         // Before it is removed.
-        let declared = |is_ready: &str, container: bool| {
+        let declared = |ready: &str, containers: &str, reason: &str| {
             let status = json!({
                 "phase": "Running",
-                "conditions": [{ "type": "Ready", "status": is_ready }],
-                "containerStatuses": [{ "ready": container, "state": { "running": {} } }],
+                "conditions": [
+                    { "type": "Ready", "status": ready, "reason": reason },
+                    { "type": "ContainersReady", "status": containers },
+                ],
             });
             is_on_lost_node(&pod("a", "0", "t", status))
         };
-        assert!(declared("False", true));
-        assert!(!declared("True", true) && !declared("False", false));
+        assert!(declared("False", "True", ""));
+        assert!(!declared("True", "True", "") && !declared("False", "False", ""));
+        assert!(!declared("False", "True", "ReadinessGatesNotReady"));
     }
 
     #[test]
