@@ -10,8 +10,8 @@ use ronde_data::decoders::FuzzedFormat;
 use ronde_identity::rustls::pki_types::CertificateDer;
 use ronde_identity::rustls::pki_types::pem::PemObject;
 use ronde_identity::{Authority, Identity, JoinToken, Member, Validity};
-use ronde_model::decoders::ModelFile;
 use ronde_rpc::decoders::RpcWireFormat;
+use ronde_saved_model::decoders::ModelFile;
 use ronde_serve::decoders::FuzzedRequest;
 
 const MEMBER: Member = Member::Rank(Rank(3));
@@ -325,7 +325,7 @@ pub const SAFETENSORS: Target = Target {
     },
     read: |bytes| {
         let length = bytes.len() as u64;
-        let read = ronde_model::WeightFile::read_from(bytes, length, "weights".as_ref());
+        let read = ronde_saved_model::WeightFile::read_from(bytes, length, "weights".as_ref());
         read.map(|_| ()).map_err(|error| error.to_string())
     },
     memory: (64, 3 << 20),

@@ -10,7 +10,7 @@ use crate::steps::{self, Outcome};
 use crate::{python, root};
 
 /// The folder of the programs that compare, and of the lists of packages that they need.
-const CHECKS: &str = "crates/model/tests/python";
+const CHECKS: &str = "crates/saved-model/tests/python";
 
 /// Runs the comparison with the example that was built in `target`. Skipped where there is no Python or where its
 /// packages cannot be installed.

@@ -9,7 +9,7 @@ use crate::steps::{self, Outcome};
 use crate::{python, root};
 
 /// The folder of the program that trains and reads, and of the packages that it needs.
-const CHECKS: &str = "crates/monitor/tests/python";
+const CHECKS: &str = "crates/tracking/tests/python";
 /// The variable that names a Python with the package mlflow.
 const MLFLOW_PYTHON: &str = "RONDE_TEST_MLFLOW";
 

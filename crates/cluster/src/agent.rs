@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use ronde_elastic::{JobPhase, Settings};
 use ronde_identity::{Identity, JoinToken, Member};
+use ronde_protocol::{JobPhase, Settings};
 
 use crate::clock;
 use crate::error::ClusterError;

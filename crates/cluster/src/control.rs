@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ronde_core::{Event, Rank, WorldSize};
-use ronde_elastic::{ToWorker, WorkerReport};
+use ronde_protocol::{ToWorker, WorkerReport};
 
 use crate::clock;
 use crate::token::Token;

@@ -11,11 +11,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use ronde_core::{Event as RunEvent, Tracker};
-use ronde_elastic::{
+use ronde_identity::{Authority, Identity, Member, Validity};
+use ronde_protocol::{
     CoordinatorCommand, CoordinatorEvent, CoordinatorId, CoordinatorMachine, JobEnding, Reason,
     Time, WorkerId,
 };
-use ronde_identity::{Authority, Identity, Member, Validity};
 
 use crate::clock;
 use crate::error::ClusterError;

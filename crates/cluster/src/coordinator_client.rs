@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ronde_core::{Event, Rank};
-use ronde_elastic::{Settings, WorkerId, WorkerReport};
+use ronde_protocol::{Settings, WorkerId, WorkerReport};
 
 use crate::local_coordinator::{LocalCoordinator, SupervisorAction};
 use crate::outcome::ProcessExit;

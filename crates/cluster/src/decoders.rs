@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use ronde_core::{Event, Generation, Step};
-use ronde_elastic::{
+use ronde_protocol::{
     GroupFailure, MemberInfo, Reason, Settings, Term, Time, ToWorker, WorkerId, WorkerPhase,
     WorkerReport, WorkerSlot,
 };

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use ronde_core::Rank;
-use ronde_elastic::WorkerId;
+use ronde_protocol::WorkerId;
 
 use crate::spec::LaunchSpec;
 use crate::token::Token;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::FormatHeader;
-use ronde_elastic::{CoordinatorId, JobRecord, Settings};
 use ronde_identity::{Authority, JoinToken, Validity};
+use ronde_protocol::{CoordinatorId, JobRecord, Settings};
 use ronde_store::{Address, ObjectName, RemoteSettings, Store, StoreExt};
 use serde::{Deserialize, Serialize};
 

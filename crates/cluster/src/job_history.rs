@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ronde_core::{Epoch, Event, Generation, Step, StragglerDetector};
-use ronde_elastic::{LossCause, Reason, StartFrom};
+use ronde_protocol::{LossCause, Reason, StartFrom};
 
 /// Time that workers may take to start before it is reported.
 const START_QUIET: Duration = Duration::from_secs(2);

@@ -65,7 +65,7 @@ pub use long_wait::WaitSettings;
 pub use outcome::{FailureCause, JobExit, JobOutcome, ProcessExit, WorkerFailure, signal_name};
 pub use peer_address::PeerAddress;
 pub use requests::{event_lines, scale, status, status_of_folder};
-pub use ronde_elastic::{JobEnding, RestartLimits, Settings as ElasticSettings, SuccessionPolicy};
+pub use ronde_protocol::{JobEnding, RestartLimits, Settings as ElasticSettings, SuccessionPolicy};
 pub use spec::LaunchSpec;
 pub use starter::{
     LAUNCHER_PROCESS, PMI_FD, RONDE_RENDEZVOUS, RONDE_STARTED_BY, StartDecision, StartFinding,

@@ -5,7 +5,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 
-use ronde_elastic::CoordinatorId;
+use ronde_protocol::CoordinatorId;
 
 /// A lock that is held while a coordinator runs.
 pub(crate) struct LivenessLock {

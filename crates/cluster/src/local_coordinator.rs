@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use ronde_core::{Event as RunEvent, Rank, Step};
-use ronde_elastic::{
+use ronde_protocol::{
     CoordinatorCommand, CoordinatorEvent, CoordinatorId, CoordinatorMachine, ElasticError,
     JobEnding, JobRecord, LossCause, Reason, Settings, SlotStatus, Time, ToWorker, WorkerId,
     WorkerReport, WorkerSlot,

@@ -10,7 +10,7 @@ use ronde_core::{
     Assignment, Collectives, Departure, Event, Generation, GroupRank, JobMember, MembershipError,
     MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
 };
-use ronde_elastic::{
+use ronde_protocol::{
     MemberInfo, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine, WorkerSlot,
 };
 
@@ -280,7 +280,7 @@ impl MembershipClient {
     /// Converts an assignment to the form that the training loop needs.
     fn core_assignment(
         &self,
-        assignment: &ronde_elastic::GenerationAssignment,
+        assignment: &ronde_protocol::GenerationAssignment,
         rank: Rank,
     ) -> Option<Assignment> {
         let host = &assignment.members.get(rank.index())?.host;

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use ronde_core::Event;
-use ronde_elastic::{
+use ronde_protocol::{
     JobEnding, LossCause, Reason, Settings, SlotStatus, Term, ToWorker, WorkerId, WorkerReport,
     WorkerSlot,
 };

@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ronde_core::{Event, Tracker};
-use ronde_elastic::WorkerReport;
+use ronde_protocol::WorkerReport;
 
 use crate::clock;
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use ronde_core::FormatHeader;
-use ronde_elastic::{JobRecord, StoreReply, StoreRequest};
+use ronde_protocol::{JobRecord, StoreReply, StoreRequest};
 use ronde_store::{Condition, ObjectName, Store, StoreError, StoreExt, Version};
 use serde::{Deserialize, Serialize};
 
@@ -114,7 +114,7 @@ fn execute(
 
 #[cfg(test)]
 mod tests {
-    use ronde_elastic::{CoordinatorId, Term};
+    use ronde_protocol::{CoordinatorId, Term};
     use ronde_store::LocalStore;
 
     use super::*;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Event as RunEvent, Rank};
-use ronde_elastic::{
+use ronde_protocol::{
     JobEnding, LossCause, Reason, SlotStatus, ToWorker, WorkerId, WorkerPhase, WorkerReport,
     WorkerSlot,
 };

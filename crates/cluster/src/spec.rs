@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ronde_core::{Rank, WorldSize};
-use ronde_elastic::Settings as ElasticSettings;
+use ronde_protocol::Settings as ElasticSettings;
 
 /// A job of worker processes that all run the same program.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use ronde_core::event::{PhaseTimes, StepPhase};
 use ronde_core::{Event, Generation, Rank, Step};
-use ronde_elastic::{JobPhase, MemberInfo, Term, WorkerPhase};
+use ronde_protocol::{JobPhase, MemberInfo, Term, WorkerPhase};
 use serde::{Deserialize, Serialize};
 
 /// Weight of the newest step in the displayed times.
@@ -289,7 +289,7 @@ impl Status {
 #[cfg(test)]
 mod tests {
     use ronde_core::Epoch;
-    use ronde_elastic::{WorkerId, WorkerSlot};
+    use ronde_protocol::{WorkerId, WorkerSlot};
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Event, MembershipPolicy, Rank, Tracker};
-use ronde_elastic::WorkerId;
+use ronde_protocol::WorkerId;
 
 use crate::agent::Agent;
 use crate::clock;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use ronde_core::Event;
-use ronde_elastic::{Settings, ToWorker, WorkerReport};
+use ronde_protocol::{Settings, ToWorker, WorkerReport};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 

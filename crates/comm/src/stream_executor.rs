@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Buffer, CollectiveError, DType, Generation};
-use ronde_lending::{LendingMark, PeerMemory};
+use ronde_peer_memory::{LendingMark, PeerMemory};
 
 use crate::clock;
 use crate::flight::FlightRecord;

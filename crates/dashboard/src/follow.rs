@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ronde_core::Event;
-use ronde_monitor::{parse_event_line, previous};
+use ronde_tracking::{parse_event_line, previous};
 
 /// Bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use ronde_core::{Event, Rank};
-use ronde_monitor::{RunView, render};
+use ronde_tracking::{RunView, render};
 
 use crate::buckets::{Buckets, SeriesBucket, ValueRange};
 

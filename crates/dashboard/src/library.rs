@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ronde_monitor::is_running;
+use ronde_tracking::is_running;
 
 use crate::clock;
 use crate::error::DashboardError;

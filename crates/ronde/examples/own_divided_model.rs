@@ -15,7 +15,7 @@ use std::path::Path;
 
 use ronde::core::seed::SeedTree;
 use ronde::engine::{Chain, EngineError, GraphBuilder};
-use ronde::model::SavedModel;
+use ronde::saved_model::SavedModel;
 
 /// The number of parts of the hidden layers, which up to as many workers compute.
 const PARTS: u32 = 4;

@@ -25,7 +25,7 @@ impl FinishedRun {
         self.is_first
     }
 
-    /// Returns the folder in which rank 0 has written the model; [`ronde_model::SavedModel::open`] reads it.
+    /// Returns the folder in which rank 0 has written the model; [`ronde_saved_model::SavedModel::open`] reads it.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder

@@ -58,11 +58,11 @@ pub use ronde_core::{
 };
 pub use ronde_data as data;
 pub use ronde_engine as engine;
-pub use ronde_model as model;
-pub use ronde_monitor as monitor;
 pub use ronde_parallel as parallel;
 #[cfg(feature = "rpc")]
 pub use ronde_rpc as rpc;
+pub use ronde_saved_model as saved_model;
+pub use ronde_tracking as tracking;
 pub use ronde_train as train;
 pub use ronde_train::RunConfig;
 pub use ronde_train::checkpoints::Resume;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ronde_monitor::track::MlflowSender;
+use ronde_tracking::track::MlflowSender;
 
 /// Opens the spool in the folder of a run, to be sent to the server at `address`. Sends nothing.
 ///
@@ -12,8 +12,8 @@ use ronde_monitor::track::MlflowSender;
 pub fn open_sender(run: &Path, address: &str, experiment: &str) -> Result<MlflowSender, String> {
     use std::time::Duration;
 
-    use ronde_monitor::track::MlflowConnection;
     use ronde_store::HttpService;
+    use ronde_tracking::track::MlflowConnection;
 
     use crate::environment;
 

@@ -13,9 +13,9 @@ use crate::created_folders::CreatedFolders;
 
 /// The results of a run, besides a model card, which may be a file of the user.
 const RESULTS: [&str; 15] = [
-    ronde_model::WEIGHTS_FILE,
-    ronde_model::MANIFEST_FILE,
-    ronde_model::TOKENIZER_FILE,
+    ronde_saved_model::WEIGHTS_FILE,
+    ronde_saved_model::MANIFEST_FILE,
+    ronde_saved_model::TOKENIZER_FILE,
     "run.toml",
     "events.jsonl",
     "events.1.jsonl",
@@ -106,7 +106,10 @@ impl OutputFolder {
     /// Returns whether a folder has the model of a finished run.
     #[must_use]
     pub fn has_results(folder: &Path) -> bool {
-        let names = [ronde_model::WEIGHTS_FILE, ronde_model::MANIFEST_FILE];
+        let names = [
+            ronde_saved_model::WEIGHTS_FILE,
+            ronde_saved_model::MANIFEST_FILE,
+        ];
         names.iter().any(|name| folder.join(name).exists())
     }
 
@@ -130,8 +133,8 @@ impl OutputFolder {
         if let Err(error) = std::fs::create_dir_all(&replaced) {
             return failed("create", &replaced, &error);
         }
-        let card = ronde_model::is_card(&self.path.join(ronde_model::CARD_FILE));
-        let card = card.then_some(ronde_model::CARD_FILE);
+        let card = ronde_saved_model::is_card(&self.path.join(ronde_saved_model::CARD_FILE));
+        let card = card.then_some(ronde_saved_model::CARD_FILE);
         for name in RESULTS.into_iter().chain(card) {
             match std::fs::rename(self.path.join(name), replaced.join(name)) {
                 Err(error) if error.kind() != ErrorKind::NotFound => {
@@ -200,14 +203,14 @@ impl OutputFolder {
     /// Removes the temporary files of workers that were ended during a write.
     pub fn remove_temporary_files(&self) {
         for name in [
-            ronde_model::WEIGHTS_FILE,
-            ronde_model::MANIFEST_FILE,
-            ronde_model::TOKENIZER_FILE,
-            ronde_model::CARD_FILE,
+            ronde_saved_model::WEIGHTS_FILE,
+            ronde_saved_model::MANIFEST_FILE,
+            ronde_saved_model::TOKENIZER_FILE,
+            ronde_saved_model::CARD_FILE,
             "run.toml",
         ] {
             // Usually there is none.
-            let _ = std::fs::remove_file(ronde_model::temporary(&self.path.join(name)));
+            let _ = std::fs::remove_file(ronde_saved_model::temporary(&self.path.join(name)));
         }
     }
 }
@@ -263,14 +266,14 @@ mod tests {
 
     fn finished_run(folder: &Path) {
         std::fs::create_dir_all(folder.join("checkpoints")).unwrap();
-        std::fs::write(folder.join(ronde_model::WEIGHTS_FILE), "old").unwrap();
+        std::fs::write(folder.join(ronde_saved_model::WEIGHTS_FILE), "old").unwrap();
         std::fs::write(folder.join("checkpoints/one"), "old").unwrap();
         std::fs::write(folder.join("notes.txt"), "of the user").unwrap();
     }
 
     fn old_results(folder: &Path) -> bool {
         let is_old = |name: &str| std::fs::read(folder.join(name)).is_ok_and(|text| text == b"old");
-        is_old(ronde_model::WEIGHTS_FILE) && is_old("checkpoints/one")
+        is_old(ronde_saved_model::WEIGHTS_FILE) && is_old("checkpoints/one")
     }
 
     #[test]
@@ -304,7 +307,7 @@ mod tests {
             duration_s: 0.1,
         });
         drop(folder);
-        assert!(!path.join(ronde_model::WEIGHTS_FILE).exists());
+        assert!(!path.join(ronde_saved_model::WEIGHTS_FILE).exists());
         assert!(path.join("events.jsonl").exists());
         assert!(path.join("notes.txt").exists());
     }
@@ -340,7 +343,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path();
         finished_run(&path.join(REPLACED_FOLDER));
-        std::fs::write(path.join(ronde_model::WEIGHTS_FILE), "new").unwrap();
+        std::fs::write(path.join(ronde_saved_model::WEIGHTS_FILE), "new").unwrap();
         drop(OutputFolder::lock(path).unwrap());
         assert!(old_results(path));
         assert!(!path.join(REPLACED_FOLDER).exists());

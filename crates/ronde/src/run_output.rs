@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use ronde_core::Tracker;
-use ronde_monitor::{BackgroundWriter, EventFile, EventFileSettings, Fanout, Terminal, Verbosity};
+use ronde_tracking::{BackgroundWriter, EventFile, EventFileSettings, Fanout, Terminal, Verbosity};
 use ronde_train::RunConfig;
 use ronde_train::results::{ResultsUpload, UploadSource};
 

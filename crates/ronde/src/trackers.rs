@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde_core::Tracker;
-use ronde_monitor::track::{
+use ronde_tracking::track::{
     CsvFiles, EverySteps, MlflowSpool, MlflowThread, PrometheusEndpoint, RunDescription,
     RunMetrics, TensorboardFiles,
 };
-use ronde_monitor::{BackgroundWriter, RunView};
+use ronde_tracking::{BackgroundWriter, RunView};
 use ronde_train::RunConfig;
 
 /// Receives a message about a file of a run that cannot be written, or can be written again, while the run is under way.

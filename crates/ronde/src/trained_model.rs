@@ -4,8 +4,8 @@ use std::path::Path;
 
 use ronde_core::Rank;
 use ronde_engine::{Activation, Chain};
-use ronde_model::{NamedTensor, PublishedModel};
 use ronde_parallel::ModelState;
+use ronde_saved_model::{NamedTensor, PublishedModel};
 use ronde_train::export::ModelDescription;
 use ronde_train::training::TrainingResult;
 use ronde_train::{FinishedModel, TrainError};

@@ -12,7 +12,7 @@ use ronde_core::{
 };
 use ronde_data::Split;
 use ronde_identity::{Identity, Member};
-use ronde_monitor::{Terminal, Verbosity};
+use ronde_tracking::{Terminal, Verbosity};
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::worker::{JobAccess, LINGER_FAILED, SecurityPolicy, join_job, on_one_host};
 use ronde_train::{

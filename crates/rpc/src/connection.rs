@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
-use ronde_lending::{LendingMark, LendingOffer};
+use ronde_peer_memory::{LendingMark, LendingOffer};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::frame::{ADDRESS_BYTES, FrameBody, HEAD_BYTES_MAX};

@@ -7,7 +7,7 @@ use crate::frame::{CallHead, FrameBody, RpcFrameKind};
 use crate::frame_reader::FrameReader;
 use crate::hello::{self, CalleeHello, CallerHello};
 use crate::values::CallValues;
-use ronde_lending::LendingOffer;
+use ronde_peer_memory::LendingOffer;
 
 /// The limit of values in a fuzzed message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::frame::{ADDRESS_BYTES, FrameBody, HEADER_BYTES, RpcFrameHeader};
 use crate::values::{CallValues, ValuePool};
-use ronde_lending::PeerMemory;
+use ronde_peer_memory::PeerMemory;
 
 /// Bytes read ahead, for short frames.
 const STAGING_BYTES: usize = 32 << 10;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use ronde_lending::LendingOffer;
+use ronde_peer_memory::LendingOffer;
 
 const MAGIC: [u8; 8] = *b"ronderpc";
 const PREFIX_BYTES: usize = 16;

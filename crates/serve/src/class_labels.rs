@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ronde_model::ModelManifest;
+use ronde_saved_model::ModelManifest;
 
 /// The names of the classes of a model, or their numbers in the data. A clone shares them.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ronde_core::TokenTexts;
 use ronde_data::{DatasetDescription, Targets, Vocabulary};
-use ronde_model::{SavedModel, TargetKind};
+use ronde_saved_model::{SavedModel, TargetKind};
 
 use crate::ServeError;
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use ronde_core::Recovery;
 use ronde_data::DataError;
 use ronde_engine::EngineError;
-use ronde_model::ModelError;
+use ronde_saved_model::ModelError;
 
 /// An error of computing or writing predictions.
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! [`image_features`]: the conversion of encoded images to the inputs of a model.
 
 use ronde_data::decode::{Crop, ImageFeatures};
-use ronde_model::ModelManifest;
+use ronde_saved_model::ModelManifest;
 
 /// Returns how encoded images become inputs of a model; `None` if the model was not trained on encoded images.
 #[must_use]

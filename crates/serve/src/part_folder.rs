@@ -153,7 +153,7 @@ impl PartFolder {
                 header: FormatHeader::of(FORMAT),
                 identity: identity.clone(),
             };
-            ronde_model::publish(&job, &json(&contents)?)?;
+            ronde_saved_model::publish(&job, &json(&contents)?)?;
         }
         Ok(Self::of(path, identity, Some(lock)))
     }
@@ -222,14 +222,14 @@ impl PartFolder {
         skipped: Vec<String>,
         part: &[u8],
     ) -> Result<(), ServeError> {
-        ronde_model::publish(&self.part_path(chunk), part)?;
+        ronde_saved_model::publish(&self.part_path(chunk), part)?;
         let record = ChunkRecord {
             chunk,
             rows,
             skipped,
             blake3: blake3::hash(part).to_hex().to_string(),
         };
-        ronde_model::publish(&self.record_path(chunk), &json(&record)?)?;
+        ronde_saved_model::publish(&self.record_path(chunk), &json(&record)?)?;
         Ok(())
     }
 
@@ -271,9 +271,9 @@ impl PartFolder {
                 first: joined.skipped.into_iter().next().unwrap_or_default(),
             });
         }
-        ronde_model::check_target(output)
+        ronde_saved_model::check_target(output)
             .map_err(|source| ServeError::file("write", output, source))?;
-        let temporary = ronde_model::temporary(output);
+        let temporary = ronde_saved_model::temporary(output);
         let written = self.write(&parts, &temporary);
         let published = written
             .and_then(|()| self.record_joined(&joined, &temporary))
@@ -298,7 +298,7 @@ impl PartFolder {
             totals: totals.clone(),
             blake3: hash.to_hex().to_string(),
         };
-        ronde_model::publish(&self.path.join(JOINED_FILE), &json(&file)?)?;
+        ronde_saved_model::publish(&self.path.join(JOINED_FILE), &json(&file)?)?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use ronde_data::Targets;
 use ronde_engine::{DetectedImages, ModelConfig};
-use ronde_model::ModelManifest;
+use ronde_saved_model::ModelManifest;
 
 use crate::prediction::{ClassProbability, FoundBox, Prediction};
 use crate::{ClassLabels, ServeError};

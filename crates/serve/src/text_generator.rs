@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ronde_data::{Batch, Vocabulary};
 use ronde_engine::{Activation, Chain, KeptText, ModelConfig};
-use ronde_model::ModelManifest;
+use ronde_saved_model::ModelManifest;
 
 use crate::text_task::{TextTask, last_scores, translation_scores};
 use crate::{Prediction, Prompts, Scorer, ServeError, TokenSampling};

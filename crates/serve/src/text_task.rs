@@ -2,7 +2,7 @@
 
 use ronde_data::Vocabulary;
 use ronde_engine::{Activation, Chain, ModelConfig};
-use ronde_model::ModelManifest;
+use ronde_saved_model::ModelManifest;
 
 use crate::ServeError;
 

@@ -1,6 +1,6 @@
 //! [`ProcessClock`]: the clock of a simulated process, with an offset and a small drift.
 
-use ronde_elastic::Time;
+use ronde_protocol::Time;
 
 use crate::rng::Rng;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ronde_elastic::{
+use ronde_protocol::{
     CoordinatorCommand, CoordinatorEvent, CoordinatorId, CoordinatorMachine, Settings, WorkerId,
     WorkerReport,
 };

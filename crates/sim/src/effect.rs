@@ -1,7 +1,7 @@
 //! [`Effects`]: the actions of a simulated process on its world.
 
 use ronde_core::{Generation, Step};
-use ronde_elastic::{
+use ronde_protocol::{
     LossCause, SlotStatus, StoreReply, StoreRequest, ToWorker, WorkerId, WorkerReport, WorkerSlot,
 };
 

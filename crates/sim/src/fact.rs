@@ -4,7 +4,7 @@ use ronde_core::holdings::HeldRanges;
 use ronde_core::ledger::EpochVerdict;
 use ronde_core::session::StateReport;
 use ronde_core::{Generation, Step};
-use ronde_elastic::{CoordinatorId, JobEnding, JobRecord, Term, WorkerId};
+use ronde_protocol::{CoordinatorId, JobEnding, JobRecord, Term, WorkerId};
 
 /// The cause of the exit of a worker process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{Generation, Step};
-use ronde_elastic::{GenerationAssignment, WorkerId};
+use ronde_protocol::{GenerationAssignment, WorkerId};
 
 use crate::network::HostIndex;
 use crate::replica::Subtrees;

@@ -1,4 +1,4 @@
-//! A simulated cluster for the state machines of `ronde-elastic`: hosts, links, processes, a store and time.
+//! A simulated cluster for the state machines of `ronde-protocol`: hosts, links, processes, a store and time.
 //!
 //! One seed determines everything: the topology, the faults and their times, every delay. The state machines are
 //! the real ones. The data plane carries real subtrees of real gradients, so that the promise of equal bits is

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use ronde_core::Generation;
-use ronde_elastic::{JobEnding, WorkerId};
+use ronde_protocol::{JobEnding, WorkerId};
 
 use crate::fact::Fact;
 use crate::faults::Script;

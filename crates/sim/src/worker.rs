@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use ronde_core::holdings::HeldRanges;
 use ronde_core::session::{CatchUpPlan, VoteRequests};
 use ronde_core::{Generation, Step};
-use ronde_elastic::{
+use ronde_protocol::{
     LossCause, MemberInfo, Reason, Settings, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
     WorkerPhase,
 };

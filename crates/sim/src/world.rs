@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ronde_core::Step;
 use ronde_core::batch::BatchPlan;
-use ronde_elastic::{
+use ronde_protocol::{
     CoordinatorId, JobRecord, LossCause, RestartLimits, Settings, SuccessionPolicy, WorkerEvent,
     WorkerId,
 };

@@ -1,6 +1,6 @@
 //! Failures of jobs whose state is divided among the workers, one by one.
 
-use ronde_elastic::JobEnding;
+use ronde_protocol::JobEnding;
 use ronde_sim::clock::{MS, SECOND};
 use ronde_sim::fact::Fact;
 use ronde_sim::model::SimulatedDivision;

@@ -1,4 +1,4 @@
-//! Bugs inside the state machines of `ronde-elastic`, and inside the transaction and the exchange of slices of `ronde-core`: each
+//! Bugs inside the state machines of `ronde-protocol`, and inside the transaction and the exchange of slices of `ronde-core`: each
 //! patch of `mutants/` is applied to a copy of the sources in a temporary folder and built there. The mutant must violate an
 //! invariant, or fail a test of the patched crate if the simulated world cannot show the difference.
 //!
@@ -75,7 +75,7 @@ fn fails_tests(folder: &Path, patch: &Path) -> bool {
     let text = std::fs::read_to_string(patch).unwrap();
     let package = match text.contains("a/crates/core/") {
         true => "ronde-core",
-        false => "ronde-elastic",
+        false => "ronde-protocol",
     };
     let test = [
         "test",

@@ -1,6 +1,6 @@
 //! The most important failures, one by one, with their promised recovery times.
 
-use ronde_elastic::JobEnding;
+use ronde_protocol::JobEnding;
 use ronde_sim::clock::{MS, SECOND};
 use ronde_sim::fact::Fact;
 use ronde_sim::{Fault, Script, Simulated, simulate, world::World};

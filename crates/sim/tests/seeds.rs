@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ronde_elastic::JobEnding;
+use ronde_protocol::JobEnding;
 use ronde_sim::{Summary, simulate};
 
 /// `cargo xtask soak` simulates more.

@@ -8,8 +8,8 @@ use ronde_core::units::bytes;
 use ronde_core::{CollectiveError, MembershipError, Recovery, Step};
 use ronde_data::DataError;
 use ronde_engine::EngineError;
-use ronde_model::ModelError;
 use ronde_parallel::ParallelError;
+use ronde_saved_model::ModelError;
 
 use crate::config::ConfigError;
 use crate::memory::MemoryEstimate;

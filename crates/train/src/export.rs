@@ -13,11 +13,11 @@ use ronde_core::{
     Tag, TokenTexts, Tracker, Work,
 };
 use ronde_data::{DatasetDescription, Targets, Vocabulary};
-use ronde_model::{
+use ronde_parallel::ModelState;
+use ronde_saved_model::{
     BestEvaluation, ImageInput, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel,
     TOKENIZER_FILE, TargetKind, TensorSource,
 };
-use ronde_parallel::ModelState;
 
 use crate::clock::LapTimer;
 use crate::training::whole_model::pieces;
@@ -40,7 +40,7 @@ fn save(
     let has_parts = state_has_parts(training.state());
     if !is_divided && !has_parts {
         let tensors = tensors_without_parts(training.state());
-        return Ok(ronde_model::save(folder, tensors, &manifest)?);
+        return Ok(ronde_saved_model::save(folder, tensors, &manifest)?);
     }
     if is_divided {
         tell_ranks(training, SEND)?;
@@ -54,7 +54,7 @@ fn save(
         },
         lost: None,
     };
-    let saved = ronde_model::save_from(folder, &mut source, &manifest);
+    let saved = ronde_saved_model::save_from(folder, &mut source, &manifest);
     match source.lost {
         Some(error) => Err(TrainError::Farewell(error)),
         None => Ok(saved?),
@@ -102,7 +102,7 @@ pub(crate) fn manifest(
 /// Describes the text of tokens, and writes a tokenizer beside the model.
 fn save_vocabulary(folder: &Path, vocabulary: &Vocabulary) -> Result<TokenTexts, TrainError> {
     if let Some(json) = vocabulary.tokenizer_json()? {
-        ronde_model::publish(&folder.join(TOKENIZER_FILE), &json)?;
+        ronde_saved_model::publish(&folder.join(TOKENIZER_FILE), &json)?;
     }
     Ok(vocabulary.texts())
 }
@@ -402,7 +402,7 @@ fn send_tensors(training: &Training) -> Result<(), CollectiveError> {
         confirmed.wait().map(drop)
     };
     let mut sends: VecDeque<Box<dyn Work>> = VecDeque::new();
-    let order = ronde_model::file_order(&names).into_iter();
+    let order = ronde_saved_model::file_order(&names).into_iter();
     for index in order.flat_map(|index| &whole[index].sources) {
         for part in pieces(owned.within(&tensors[*index].range)) {
             if sends.len() == AHEAD

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use ronde_core::{Rank, Shard};
 use ronde_engine::{Activation, Chain, EngineError, EvaluationSize, Layer, PartPlace};
-use ronde_model::{NamedTensor, PublishedModel};
 use ronde_parallel::{ModelState, ParallelError, evaluate_guarded};
+use ronde_saved_model::{NamedTensor, PublishedModel};
 
 use crate::export::{self, ModelDescription, WholeTensor};
 use crate::{Plan, TrainError, TrainingResult};
@@ -120,7 +120,7 @@ impl FinishedModel {
     /// The format does not support a tensor.
     pub fn blake3(&self) -> Result<String, TrainError> {
         let mut hasher = blake3::Hasher::new();
-        let written = ronde_model::write_safetensors(self.tensors(), &mut hasher);
+        let written = ronde_saved_model::write_safetensors(self.tensors(), &mut hasher);
         written.map_err(|error: io::Error| TrainError::Serialise {
             problem: error.to_string(),
         })?;
@@ -144,6 +144,6 @@ impl FinishedModel {
             steps,
             model.evaluated(trained, self.steps),
         )?;
-        Ok(ronde_model::save(folder, self.tensors(), &manifest)?)
+        Ok(ronde_saved_model::save(folder, self.tensors(), &manifest)?)
     }
 }

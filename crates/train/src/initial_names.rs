@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use ronde_core::DataSignature;
 use ronde_data::{DatasetDescription, InModelOrder, ModelForm};
 use ronde_engine::{GraphOutline, ModelConfig, matches_pattern};
-use ronde_model::{InitialWeights, MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
+use ronde_saved_model::{InitialWeights, MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 
 use crate::config::StartSection;
 use crate::{RunConfig, TrainError, check_tokens};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ronde_core::layout::StateLayout;
 use ronde_engine::ModelConfig;
-use ronde_model::{
+use ronde_saved_model::{
     InitialWeights, ModelError, ModelManifest, TensorExclusions, TensorProblem, WeightFile,
 };
 

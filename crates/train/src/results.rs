@@ -26,10 +26,10 @@ const EVENT_FILES: [&str; 2] = ["events.jsonl", "events.1.jsonl"];
 /// Files and folders of a run besides its checkpoints, which a run that replaces it removes.
 const RESULTS: [&str; 16] = [
     END_FILE,
-    ronde_model::WEIGHTS_FILE,
-    ronde_model::MANIFEST_FILE,
-    ronde_model::TOKENIZER_FILE,
-    ronde_model::CARD_FILE,
+    ronde_saved_model::WEIGHTS_FILE,
+    ronde_saved_model::MANIFEST_FILE,
+    ronde_saved_model::TOKENIZER_FILE,
+    ronde_saved_model::CARD_FILE,
     "run.toml",
     EVENT_FILES[0],
     EVENT_FILES[1],
@@ -83,7 +83,7 @@ impl StoredResults {
     pub fn has_model(&self) -> Result<bool, StoreError> {
         match self
             .store
-            .open(&ObjectName::new(ronde_model::MANIFEST_FILE)?)
+            .open(&ObjectName::new(ronde_saved_model::MANIFEST_FILE)?)
         {
             Ok(_) => Ok(true),
             Err(error) if error.is_not_found() => Ok(false),
@@ -225,7 +225,7 @@ impl StoredResults {
         if let Some(folder) = path.parent() {
             std::fs::create_dir_all(folder).map_err(failed)?;
         }
-        let unfinished = ronde_model::temporary(path);
+        let unfinished = ronde_saved_model::temporary(path);
         let mut file = std::fs::File::create(&unfinished).map_err(failed)?;
         let (mut start, length) = (0, object.bytes());
         let mut chunk = vec![0; CHUNK_BYTES];

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use ronde_data::files_of_patterns;
-use ronde_model::{InitialWeights, MANIFEST_FILE};
+use ronde_saved_model::{InitialWeights, MANIFEST_FILE};
 use ronde_store::KeySource;
 
 use crate::{RunConfig, TrainError};

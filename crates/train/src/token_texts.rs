@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ronde_core::TokenTexts;
 use ronde_data::{SignatureError, Vocabulary};
-use ronde_model::TOKENIZER_FILE;
+use ronde_saved_model::TOKENIZER_FILE;
 
 /// Checks that the tokens of data have the texts of those of the model in a folder.
 ///

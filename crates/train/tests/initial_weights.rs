@@ -7,7 +7,7 @@ use std::path::Path;
 
 use ronde_core::{Assignment, Generation, GenerationPurpose, MembershipPolicy, Rank, WorldSize};
 use ronde_engine::Layer;
-use ronde_model::SavedModel;
+use ronde_saved_model::SavedModel;
 use ronde_train::checkpoints::ProcessContext;
 use ronde_train::config::{Document, Override};
 use ronde_train::{TrainError, WorkerTask, worker};

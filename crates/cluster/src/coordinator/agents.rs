@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::Event as RunEvent;
-use ronde_elastic::{CoordinatorEvent, SlotStatus, WorkerId, WorkerReport, WorkerSlot};
+use ronde_protocol::{CoordinatorEvent, SlotStatus, WorkerId, WorkerReport, WorkerSlot};
 
 use super::CoordinatorShell;
 use super::connections::AgentHello;

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::Duration;
 
-use ronde_elastic::WorkerSlot;
 use ronde_identity::rustls::pki_types::CertificateDer;
 use ronde_identity::{Identity, JoinToken, Member};
+use ronde_protocol::WorkerSlot;
 
 use crate::messages::{
     FromAgent, PROTOCOL, RequestBody, SLOTS_MAX, ToAgent, TokenReply, TokenRequest,

@@ -3,8 +3,8 @@
 
 use std::net::SocketAddr;
 
-use ronde_elastic::CoordinatorEvent;
 use ronde_identity::{Member, Validity};
+use ronde_protocol::CoordinatorEvent;
 
 use super::{CERTIFICATE, CoordinatorShell};
 use crate::clock;

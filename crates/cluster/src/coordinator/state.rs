@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ronde_elastic::WorkerSlot;
+use ronde_protocol::WorkerSlot;
 use ronde_store::{ObjectName, StoreExt};
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use ronde_core::NullTracker;
-use ronde_elastic::{CoordinatorId, JobRecord, Settings, Term, WorkerSlot};
+use ronde_protocol::{CoordinatorId, JobRecord, Settings, Term, WorkerSlot};
 use ronde_store::{RemoteSettings, StoreExt};
 
 use super::*;

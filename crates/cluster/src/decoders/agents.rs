@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use ronde_core::{Event, Generation, GenerationPurpose, Rank, Step};
-use ronde_elastic::{
+use ronde_protocol::{
     GenerationAssignment, JobEnding, LossCause, MemberInfo, Reason, Settings, SlotStatus,
     StartFrom, SwitchTiming, Term, ToWorker, WorkerId, WorkerLoss, WorkerSlot,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_elastic::{Term, WorkerSlot};
+use ronde_protocol::{Term, WorkerSlot};
 
 use crate::messages::{FromAgent, PROTOCOL};
 use crate::secure::Outbox;

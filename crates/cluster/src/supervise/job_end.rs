@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ronde_core::Rank;
-use ronde_elastic::{Reason, ToWorker, WorkerPhase, WorkerReport};
+use ronde_protocol::{Reason, ToWorker, WorkerPhase, WorkerReport};
 
 use super::Supervisor;
 use crate::launcher::StopSignal;

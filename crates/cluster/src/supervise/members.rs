@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use ronde_core::{Event, MembershipPolicy, Rank};
-use ronde_elastic::{JobEnding, WorkerId, WorkerReport};
+use ronde_protocol::{JobEnding, WorkerId, WorkerReport};
 
 use super::{Supervisor, SupervisorPhase};
 use crate::activity;

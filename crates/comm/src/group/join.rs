@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use ronde_core::{CollectiveError, GroupRank};
-use ronde_lending::{LendingMark, PeerMemory};
+use ronde_peer_memory::{LendingMark, PeerMemory};
 use ronde_schedule::{CostModel, Hosts};
 
 use super::{Link, ProcessGroup, named};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_core::{Buffer, CollectiveError, Collectives, CollectivesExt, DType, Generation};
-use ronde_lending::{LendingMark, LendingOffer};
+use ronde_peer_memory::{LendingMark, LendingOffer};
 
 use super::control::{CONTROL_BYTES, ControlMemory};
 use super::executor::{LocalPeer, SharedExecutor};

@@ -8,7 +8,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use ronde_core::{Buffer, MemoryKind};
-use ronde_lending::{LendingMark, PeerMemory};
+use ronde_peer_memory::{LendingMark, PeerMemory};
 
 use super::incoming::{extend_buffer, room};
 use super::peer::{FrameTarget, OutgoingPayload, Peer, StreamState};

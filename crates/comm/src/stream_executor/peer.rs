@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ronde_core::Buffer;
-use ronde_lending::PeerMemory;
+use ronde_peer_memory::PeerMemory;
 
 use super::lending::UnreadableMemory;
 use super::{EarlyFrame, PostedMessage};

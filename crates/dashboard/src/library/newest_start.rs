@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use ronde_core::Event;
-use ronde_monitor::parse_event_line;
+use ronde_tracking::parse_event_line;
 
 /// The most bytes before the end of a file that are searched when it is seen for the first time.
 const FIRST_BYTES_MAX: u64 = 16 << 20;

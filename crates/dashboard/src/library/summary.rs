@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use ronde_core::Event;
-use ronde_monitor::RunView;
+use ronde_tracking::RunView;
 use serde::Serialize;
 
 use super::EVENT_FILE;

@@ -122,7 +122,7 @@ pub(super) fn run(run: &RunSnapshot<'_>, query: &PartQuery) -> RunAnswer {
         summary: json!(run.summary),
         steps: step_series(&history.steps, query),
         evaluations: evaluations.collect(),
-        skipped_updates: ronde_monitor::render::skipped_updates(&history.view.skipped_updates),
+        skipped_updates: ronde_tracking::render::skipped_updates(&history.view.skipped_updates),
         detail: query.detail.is_some().then(|| detail(run)),
     }
 }
@@ -221,7 +221,7 @@ fn detail(run: &RunSnapshot<'_>) -> Value {
         "ranks": ranks.collect::<Vec<_>>(),
         "members": members.collect::<Vec<_>>(),
         "processes": processes.collect::<Vec<_>>(),
-        "straggler": history.view.straggler().map(ronde_monitor::render::straggler),
+        "straggler": history.view.straggler().map(ronde_tracking::render::straggler),
         "checkpoints": checkpoints.collect::<Vec<_>>(),
         "confusion": history.confusion.as_ref().map(|found| json!({"step": found.step, "rows": found.rows, "classes": found.classes})),
         "model": history.view.model.as_ref().map(|model| masked(&model.path)),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Write};
 
-use ronde_monitor::render;
+use ronde_tracking::render;
 
 use crate::clock;
 use crate::error::DashboardError;

@@ -5,7 +5,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, TableState, Tabs};
-use ronde_monitor::render;
+use ronde_tracking::render;
 
 use super::{Tab, TopState, views};
 use crate::history::RunHistory;

@@ -6,7 +6,7 @@ use ratatui::style::Color;
 use ratatui::symbols::Marker;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Axis, Block, Chart, Dataset, GraphType, Paragraph, Row, Table, Wrap};
-use ronde_monitor::render;
+use ronde_tracking::render;
 
 use super::screen::shown;
 use super::{Tab, TopState};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Args;
 use ronde_data::{OpenedPart, ReadLimit, SamplesRead, read_samples};
-use ronde_monitor::render::count;
+use ronde_tracking::render::count;
 use ronde_train::config::Override;
 
 use super::console::{message, print};

@@ -11,9 +11,9 @@ use ronde_checkpoint::{
 };
 use ronde_core::layout::Role;
 use ronde_core::{NameList, Step};
-use ronde_monitor::render::{bytes, count};
 use ronde_store::Store;
 use ronde_submit::shell_word;
+use ronde_tracking::render::{bytes, count};
 use ronde_train::config::Override;
 
 use super::{exit, resume};
@@ -405,7 +405,7 @@ fn export(
         }
         error => error.into(),
     })?;
-    ronde_model::publish(output, &contents)
+    ronde_saved_model::publish(output, &contents)
         .map_err(|error| CheckpointFailure(exit::USER_ERROR, format!("error: {error}")))?;
     writeln!(
         Printable(std::io::stdout().lock()),

@@ -6,8 +6,8 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use clap::{Args, ValueEnum};
 use ronde::environment;
-use ronde_monitor::Verbosity;
-use ronde_monitor::render::printable;
+use ronde_tracking::Verbosity;
+use ronde_tracking::render::printable;
 
 use super::exit;
 
@@ -93,7 +93,7 @@ macro_rules! message {
 /// Prints information to standard error, unless `--quiet` is set.
 macro_rules! info {
     ($($argument:tt)*) => {
-        if $crate::command::console::console().verbosity > ronde_monitor::Verbosity::Quiet {
+        if $crate::command::console::console().verbosity > ronde_tracking::Verbosity::Quiet {
             $crate::command::console::write_message(format_args!($($argument)*));
         }
     };

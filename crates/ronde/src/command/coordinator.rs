@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use ronde_cluster::{CoordinatorOutcome, JobEnding, StopFlag, coordinate};
 use ronde_core::{Event, Tracker};
-use ronde_monitor::Terminal;
+use ronde_tracking::Terminal;
 
 use super::{exit, job};
 use crate::command::console::{console, info, message};

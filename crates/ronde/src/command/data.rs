@@ -8,7 +8,7 @@ use ronde_data::format::{FormatConfig, FormatKind, FormatTable, NumberType};
 use ronde_data::inspect::{Inspection, inspect};
 use ronde_data::pack::{PackSettings, pack};
 use ronde_data::{DataError, OpenContext};
-use ronde_monitor::render::{bytes, count};
+use ronde_tracking::render::{bytes, count};
 use serde_json::json;
 
 use super::{data_progress, exit};

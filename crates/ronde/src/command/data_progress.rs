@@ -5,8 +5,8 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_data::DataEvent;
-use ronde_monitor::Verbosity;
-use ronde_monitor::render::printable;
+use ronde_tracking::Verbosity;
+use ronde_tracking::render::printable;
 
 use super::console::console;
 

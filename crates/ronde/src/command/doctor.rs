@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use ronde::{environment, host};
-use ronde_monitor::render::{bytes, count};
+use ronde_tracking::render::{bytes, count};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use clap::Args;
 use ronde_data::{Dataset, Targets};
 use ronde_engine::{ConfusionCounts, ConfusionMatrix, ModelConfig};
-use ronde_model::ModelManifest;
-use ronde_monitor::render::printable;
+use ronde_saved_model::ModelManifest;
+use ronde_tracking::render::printable;
 use ronde_train::Objective;
 use ronde_train::evaluate::{Evaluation, evaluate_alone};
 

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use ronde_model::{ExportFormat, ModelError, Naming, ONNX_OPSET, SavedModel, export};
+use ronde_saved_model::{ExportFormat, ModelError, Naming, ONNX_OPSET, SavedModel, export};
 
 use super::console::{message, print};
 use super::exit;

@@ -195,7 +195,7 @@ fn write(run: &PlatformRunArguments, document: &str) -> Result<(), SubmitError> 
             written.map_err(failed(PathBuf::from("standard output")))
         }
         Some(path) => {
-            let written = ronde_model::publish(path, document.as_bytes());
+            let written = ronde_saved_model::publish(path, document.as_bytes());
             let written = written.map_err(|error| std::io::Error::other(error.to_string()));
             written.map_err(failed(path.clone()))?;
             info!("wrote {}", path.display());

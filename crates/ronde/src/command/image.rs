@@ -103,7 +103,7 @@ fn write(arguments: &ImageArguments, image: &ImageDependencies) -> Result<(), Su
     match &arguments.to {
         None => print(&text),
         Some(path) => {
-            let written = ronde_model::publish(path, text.as_bytes());
+            let written = ronde_saved_model::publish(path, text.as_bytes());
             written.map_err(|error| SubmitError::File {
                 action: "write",
                 path: path.clone(),

@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use ronde_monitor::render;
 use ronde_submit::{JobListing, JobState, SubmitError, SubmittedJob, Target, TargetSettings};
+use ronde_tracking::render;
 use serde_json::json;
 
 use super::cancel;

@@ -11,7 +11,7 @@ use ronde_cluster::{
     Agent, Invitation, LaunchSpec, LocalLauncher, LogSink, PeerAddress, StopFlag, WaitSettings,
 };
 use ronde_core::WorldSize;
-use ronde_monitor::Terminal;
+use ronde_tracking::Terminal;
 use ronde_train::WorkerTask;
 use ronde_train::results::{ResultsUpload, StoredResults, UploadSource};
 

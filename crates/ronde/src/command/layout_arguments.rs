@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use ronde_advise::LayoutChoice;
+use ronde_planner::LayoutChoice;
 use ronde_schedule::{PipelineSchedule, ShardOrder};
 use ronde_submit::shell_word;
 use ronde_train::config::{OrderName, ParallelSection, ScheduleName};

@@ -3,16 +3,16 @@
 use std::ops::Range;
 
 use ronde::engine::{Chain, Layer, ModelSize, Recomputation, StepShape};
-use ronde_advise::{
-    BucketShape, ChoiceLimits, LayoutCandidate, LayoutChoice, RegionShape, layout_choices,
-};
 use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::PipelineStage;
 use ronde_data::Dataset;
-use ronde_monitor::render::bytes;
 use ronde_parallel::{ModelState, bucket};
+use ronde_planner::{
+    BucketShape, ChoiceLimits, LayoutCandidate, LayoutChoice, RegionShape, layout_choices,
+};
 use ronde_schedule::ShardOrder;
+use ronde_tracking::render::bytes;
 use ronde_train::config::{OrderName, ParallelSection};
 use ronde_train::{ModelParts, Plan};
 

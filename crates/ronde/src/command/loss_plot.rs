@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ronde_core::Tracker;
-use ronde_monitor::{LossCurve, LossRecorder, Verbosity, plot, terminal_columns};
+use ronde_tracking::{LossCurve, LossRecorder, Verbosity, plot, terminal_columns};
 
 use super::console::{console, message};
 use super::run_folder::EVENT_FILE;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::Args;
 use ronde::environment;
 use ronde_data::{Dataset, Split};
-use ronde_model::{ModelManifest, SavedModel};
+use ronde_saved_model::{ModelManifest, SavedModel};
 use ronde_serve::DataForm;
 use ronde_train::config::{Document, LoaderSection, Override, RunConfig};
 

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ronde_data::{DataConfig, Dataset, InModelOrder, ModelForm, OpenContext, Split};
 use ronde_engine::ModelConfig;
-use ronde_model::{ModelManifest, SavedModel};
+use ronde_saved_model::{ModelManifest, SavedModel};
 use ronde_train::check_tokens;
 
 /// Opens data with the classes, the columns and the units of a model. Returns it with notes about what was changed or cannot be

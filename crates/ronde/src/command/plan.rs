@@ -8,15 +8,15 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use ronde::engine::OptimizerConfig;
 use ronde::host;
-use ronde_advise::{
+use ronde_data::Split;
+use ronde_engine::{RateScaling, ScheduleConfig};
+use ronde_planner::{
     AdviseError, BatchSettings, ClusterShape, CollectiveTimes, HostLink, LayoutCandidate,
     LayoutChoice, LinkCosts, RateRule, RunForecast, RunLength, RunRequest, ScalingCurve,
     StepRequest, WorkerCosts, efficiency_svg, forecast, json, layout_choices, parse_bytes,
     parse_link, parse_price, table,
 };
-use ronde_data::Split;
-use ronde_engine::{RateScaling, ScheduleConfig};
-use ronde_monitor::render::{bytes, count};
+use ronde_tracking::render::{bytes, count};
 use ronde_train::config::{Override, ParallelSection, RecomputedLayers};
 use ronde_train::{Plan, WorkerTimes};
 

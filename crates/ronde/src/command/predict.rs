@@ -209,7 +209,7 @@ fn predict(arguments: &PredictArguments, stop: &StopFlag) -> Result<JoinedOutput
     let to = &arguments.scoring.to;
     let user_error = |problem| (exit::USER_ERROR, problem);
     // Parts beside an output may be those of a command that was interrupted after the output appeared.
-    if let Err(error) = ronde_model::check_target(to) {
+    if let Err(error) = ronde_saved_model::check_target(to) {
         return Err(user_error(refused(to, &error.to_string(), "name a file")));
     }
     let exists = || user_error(refused(to, "it exists", EXISTS_HELP));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ronde::trackers::ProblemReport;
 use ronde_cluster::{LogSink, OutputStream};
 use ronde_core::{Event, Rank, Tracker};
-use ronde_monitor::{BackgroundWriter, RunView, Terminal};
+use ronde_tracking::{BackgroundWriter, RunView, Terminal};
 
 /// Shows the events of a run, besides the event file.
 pub(super) enum ProgressOutput {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ronde::environment;
 use ronde_checkpoint::{CheckpointEntry, CheckpointStatus, list};
 use ronde_core::{PlanIdentity, Step};
-use ronde_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
+use ronde_saved_model::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 use ronde_store::{Address, Store};
 use ronde_submit::shell_word;
 use ronde_train::checkpoints::{self, NewestCheckpoint};

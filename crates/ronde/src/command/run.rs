@@ -13,7 +13,7 @@ use ronde_cluster::{
     supervise,
 };
 use ronde_core::WorldSize;
-use ronde_monitor::Terminal;
+use ronde_tracking::Terminal;
 
 use super::open::{self, OpenArguments};
 use super::rank_output::{RankPrefixLog, report_failure};

@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_core::{Event, Step, Tracker};
-use ronde_monitor::render::count;
 use ronde_submit::shell_word;
+use ronde_tracking::render::count;
 
 /// The progress of a run and its newest checkpoint, from its events.
 #[derive(Clone)]

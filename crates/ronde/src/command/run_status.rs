@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use ronde_monitor::{RunView, is_running, parse_event_line, render};
+use ronde_tracking::{RunView, is_running, parse_event_line, render};
 use serde_json::json;
 
 use super::open::host_name;

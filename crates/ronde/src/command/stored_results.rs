@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use ronde::environment;
 use ronde_core::{Event, Tracker};
-use ronde_monitor::{Terminal, Verbosity, parse_event_line};
 use ronde_store::{Address, StoreError};
 use ronde_submit::{LogRequest, SubmitError};
+use ronde_tracking::{Terminal, Verbosity, parse_event_line};
 use ronde_train::results::{StoredEnd, StoredResults};
 
 use crate::command::console::info;

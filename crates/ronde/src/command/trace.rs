@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use ronde_monitor::{RunTimeline, is_running};
+use ronde_tracking::{RunTimeline, is_running};
 use ronde_train::recording::RecordingRequest;
 
 use super::exit;

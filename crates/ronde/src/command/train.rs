@@ -14,7 +14,7 @@ use ronde_cluster::{
     RestartLimits, StopFlag, supervise,
 };
 use ronde_core::{MembershipPolicy, Tracker, WorldSize};
-use ronde_monitor::{
+use ronde_tracking::{
     BackgroundWriter, EventFile, EventFileSettings, Fanout, MonitorError, RunView, previous,
 };
 use ronde_train::RunConfig;

@@ -409,7 +409,7 @@ pub(crate) fn copy_model(dir: &TestFolder, from: &str, to: &str) {
     for name in ["model.json", "model.safetensors"] {
         std::fs::copy(from.join(name), to.join(name)).unwrap();
     }
-    let name = ronde_model::TOKENIZER_FILE;
+    let name = ronde_saved_model::TOKENIZER_FILE;
     if from.join(name).exists() {
         std::fs::copy(from.join(name), to.join(name)).unwrap();
     }

@@ -22,7 +22,7 @@ use crate::node::{NodeShared, SessionState};
 use crate::peers::RpcPeer;
 use crate::security::RpcKeys;
 use crate::stream::RpcStream;
-use ronde_lending::{LendingOffer, PeerMemory};
+use ronde_peer_memory::{LendingOffer, PeerMemory};
 
 /// The interval of attempts to connect to a lost peer without calls.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ronde_data::Vocabulary;
 use ronde_data::decode::ImageDecoder;
-use ronde_model::{ModelManifest, SavedModel};
+use ronde_saved_model::{ModelManifest, SavedModel};
 
 use crate::text_task::TextTask;
 use crate::{PredictionForm, Predictor, ServeError, image_features};

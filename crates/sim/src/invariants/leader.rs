@@ -1,6 +1,6 @@
 //! No coordinator leads after another one has begun to lead in a later term.
 
-use ronde_elastic::{CoordinatorId, Term};
+use ronde_protocol::{CoordinatorId, Term};
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;

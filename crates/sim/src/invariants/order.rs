@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ronde_core::Generation;
-use ronde_elastic::{Term, WorkerId};
+use ronde_protocol::{Term, WorkerId};
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ronde_core::{Generation, Step};
-use ronde_elastic::{JobEnding, Term};
+use ronde_protocol::{JobEnding, Term};
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;

@@ -1,6 +1,6 @@
 //! After the last fault, the job finishes or stops as requested.
 
-use ronde_elastic::JobEnding;
+use ronde_protocol::JobEnding;
 
 use crate::fact::Fact;
 use crate::faults::{Fault, Script};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ronde_core::Step;
-use ronde_elastic::WorkerId;
+use ronde_protocol::WorkerId;
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use ronde_core::Step;
-use ronde_elastic::{JobRecord, StartFrom, WorkerId};
+use ronde_protocol::{JobRecord, StartFrom, WorkerId};
 
 use crate::clock::SECOND;
 use crate::fact::Fact;

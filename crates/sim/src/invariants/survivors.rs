@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use ronde_core::holdings::HeldRanges;
 use ronde_core::{Generation, Step};
-use ronde_elastic::WorkerId;
+use ronde_protocol::WorkerId;
 
 use crate::fact::{Fact, WorkerExit};
 use crate::invariants::Invariant;

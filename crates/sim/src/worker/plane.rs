@@ -1,7 +1,7 @@
 //! A worker's end of the data plane: joining a group, all-gathers, leaving.
 
 use ronde_core::{Generation, Step};
-use ronde_elastic::{WorkerCommand, WorkerEvent, WorkerId};
+use ronde_protocol::{WorkerCommand, WorkerEvent, WorkerId};
 
 use super::{LoopWait, SimulatedWorker};
 use crate::clock::SECOND;

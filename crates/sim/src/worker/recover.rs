@@ -4,7 +4,7 @@ use ronde_core::session::{
     CatchUp, CatchUpPlan, MemberState, SessionError, StateReport, StateSource,
 };
 use ronde_core::{Generation, Step};
-use ronde_elastic::WorkerEvent;
+use ronde_protocol::WorkerEvent;
 
 use super::{LoopWait, SimulatedWorker};
 use crate::clock::MS;

@@ -2,7 +2,7 @@
 
 use ronde_core::session::CommittedStep;
 use ronde_core::{Generation, Step};
-use ronde_elastic::WorkerEvent;
+use ronde_protocol::WorkerEvent;
 
 use super::{AfterWeights, LoopWait, SimulatedWorker};
 use crate::clock::MS;

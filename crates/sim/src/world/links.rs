@@ -1,6 +1,6 @@
 //! The delivery of messages, and the responses of the store.
 
-use ronde_elastic::{StoreReply, StoreRequest};
+use ronde_protocol::{StoreReply, StoreRequest};
 
 use super::{ProcessEvent, QueuedEvent, World};
 use crate::clock::MS;

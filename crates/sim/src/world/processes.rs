@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use ronde_elastic::{
+use ronde_protocol::{
     CoordinatorEvent, CoordinatorId, MemberInfo, SlotStatus, WorkerEvent, WorkerId, WorkerSlot,
 };
 

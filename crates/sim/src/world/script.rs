@@ -1,6 +1,6 @@
 //! The faults of a world, and their end.
 
-use ronde_elastic::{CoordinatorEvent, WorkerEvent};
+use ronde_protocol::{CoordinatorEvent, WorkerEvent};
 
 use super::{ProcessEvent, QueuedEvent, World};
 use crate::fact::{Fact, WorkerExit};

@@ -41,7 +41,7 @@ impl SentFiles {
             }
         });
         found.sort_by_key(|file| {
-            let is_last = file.name == ronde_model::MANIFEST_FILE;
+            let is_last = file.name == ronde_saved_model::MANIFEST_FILE;
             (is_last, file.bytes, file.name.clone())
         });
         found

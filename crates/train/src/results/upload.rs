@@ -28,10 +28,10 @@ const LAST_ATTEMPTS: u32 = 3;
 const EARLIER_BYTES_MAX: u64 = 16 << 20;
 /// The files of the model.
 const MODEL: [&str; 4] = [
-    ronde_model::WEIGHTS_FILE,
-    ronde_model::TOKENIZER_FILE,
-    ronde_model::CARD_FILE,
-    ronde_model::MANIFEST_FILE,
+    ronde_saved_model::WEIGHTS_FILE,
+    ronde_saved_model::TOKENIZER_FILE,
+    ronde_saved_model::CARD_FILE,
+    ronde_saved_model::MANIFEST_FILE,
 ];
 /// The largest depth of folders.
 const DEPTH_MAX: u32 = 8;

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 
 use ronde_core::layout::StateLayout;
 use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step};
-use ronde_model::InitialWeights;
+use ronde_saved_model::InitialWeights;
 
 use super::{Training, slices};
 use crate::TrainError;

@@ -3,7 +3,7 @@
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_engine::Layer;
-use ronde_model::{NamedTensor, write_safetensors};
+use ronde_saved_model::{NamedTensor, write_safetensors};
 
 use super::*;
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ronde_core::{Collectives, Work};
-use ronde_lending::{LendingMark, PeerMemory};
+use ronde_peer_memory::{LendingMark, PeerMemory};
 
 use super::*;
 use crate::stream_executor::ExecutorCommand;

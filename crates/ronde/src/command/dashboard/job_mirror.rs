@@ -183,15 +183,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let folder = dir.path().join("job");
         let mut events = JobEvents::create(&folder).unwrap();
-        assert!(!ronde_monitor::is_running(&folder));
+        assert!(!ronde_tracking::is_running(&folder));
         for (text, next) in [("one\n", 4), ("two\n", 8)] {
             let text = text.to_owned();
             events.append(&EventLines { text, next }).unwrap();
         }
-        assert!(ronde_monitor::is_running(&folder));
+        assert!(ronde_tracking::is_running(&folder));
         let text = std::fs::read_to_string(folder.join(EVENT_FILE)).unwrap();
         assert_eq!((text.as_str(), events.whole), ("one\ntwo\n", 8));
         events.lock = None;
-        assert!(!ronde_monitor::is_running(&folder));
+        assert!(!ronde_tracking::is_running(&folder));
     }
 }

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use ronde::host;
-use ronde_advise::{
-    ClusterShape, CodecCosts, LayerCosts, LinkCosts, ModelCosts, PassCosts, WorkerCosts,
-};
 use ronde_data::Split;
 use ronde_parallel::{Codec, ModelState, encode_once};
+use ronde_planner::{
+    ClusterShape, CodecCosts, LayerCosts, LinkCosts, ModelCosts, PassCosts, WorkerCosts,
+};
 use ronde_schedule::CostModel;
 use ronde_train::{LinkTimes, Plan, WorkerTimes, rehearsed_step_s};
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ronde_data::Dataset;
 
-use ronde_model::SavedModel;
+use ronde_saved_model::SavedModel;
 
 #[cfg(feature = "full")]
 use crate::command::data_progress;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use ronde_model::SavedModel;
+use ronde_saved_model::SavedModel;
 use ronde_serve::{ModelSource, ServeError, ServedModel};
 
 use super::start;

@@ -106,7 +106,7 @@ impl SweepFolder {
 
     fn write(&self, name: &str, text: &str) -> Result<(), SubmitError> {
         let path = self.path.join(name);
-        ronde_model::publish(&path, text.as_bytes()).map_err(|error| SubmitError::File {
+        ronde_saved_model::publish(&path, text.as_bytes()).map_err(|error| SubmitError::File {
             action: "write",
             path,
             cause: std::io::Error::other(error.to_string()),

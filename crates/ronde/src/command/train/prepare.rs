@@ -10,8 +10,8 @@ use ronde::engine::{ModelConfig, ModelSize, Recomputation};
 use ronde_core::WorldSize;
 use ronde_core::layout::StateLayout;
 use ronde_data::{DataEvent, Dataset, InModelOrder, ReadLimit, Split, Targets};
-use ronde_monitor::render::{bytes, count};
-use ronde_monitor::{Verbosity, is_running};
+use ronde_tracking::render::{bytes, count};
+use ronde_tracking::{Verbosity, is_running};
 use ronde_train::config::{
     DEFAULT_RUN_FILE, Document, Override, ParallelSection, RecomputedLayers, ValueOrigin, check,
 };
@@ -586,7 +586,7 @@ impl PlannedRun {
     /// Writes the run file with all values resolved, so that displays show it while the run is under way.
     fn write_run_file(&self, folder: &Path) -> Result<(), String> {
         let text = self.config.to_toml().map_err(|error| error.render(false))?;
-        ronde_model::publish(&folder.join(RUN_FILE), text.as_bytes()).map_err(|error| {
+        ronde_saved_model::publish(&folder.join(RUN_FILE), text.as_bytes()).map_err(|error| {
             format!("{error}\n  help: choose another folder: --set run.output=FOLDER")
         })
     }

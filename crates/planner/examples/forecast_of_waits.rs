@@ -11,11 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ronde_advise::{
-    BucketShape, ChoiceLimits, ClusterShape, CollectiveTimes, HostLink, LayerCosts,
-    LayoutCandidate, LayoutChoice, LinkCosts, ModelCosts, PassCosts, RegionShape, StepRequest,
-    WorkerCosts, forecast, layout_choices,
-};
 use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
@@ -23,6 +18,11 @@ use ronde_core::{DType, Event, GroupRank, Shard, Tracker, WorldSize};
 use ronde_data::{OpenContext, Split};
 use ronde_engine::{Activation, Chain, EngineError, ForwardContext, Layer, LayerCost};
 use ronde_parallel::{ModelState, bucket};
+use ronde_planner::{
+    BucketShape, ChoiceLimits, ClusterShape, CollectiveTimes, HostLink, LayerCosts,
+    LayoutCandidate, LayoutChoice, LinkCosts, ModelCosts, PassCosts, RegionShape, StepRequest,
+    WorkerCosts, forecast, layout_choices,
+};
 use ronde_train::{JobGroup, LinkTimes, ModelParts, Plan, RunConfig, Training};
 
 type ExampleResult<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -204,7 +204,7 @@ fn chain(model: &[WaitShape]) -> ExampleResult<Chain> {
 }
 
 fn run_file(choice: &LayoutChoice, steps: usize) -> ExampleResult<RunConfig> {
-    let schedule = ronde_advise::choice::name_of(choice.schedule);
+    let schedule = ronde_planner::choice::name_of(choice.schedule);
     let mut text = format!(
         "[run]\nname = 'waits'\n[data]\nsource = 'digits'\n[model]\nkind = 'linear'\n[optimizer]\nkind = 'adamw'\n\
          [train]\nsteps = {steps}\nglobal_batch_size = {SHARDS}\n[comm]\nbucket_bytes_max = {BUCKET_BYTES}\n\

@@ -215,7 +215,7 @@ fn loading(manifest: &ModelManifest, text: &mut String) {
     if manifest.model.is_none() {
         text.push_str(
             "The program that trained the model builds it, and loads the weights with `SavedModel::load_into` of \
-             `ronde-model`.\n\n",
+             `ronde-saved-model`.\n\n",
         );
     } else {
         let start = RUST.find("use ").unwrap_or_default();

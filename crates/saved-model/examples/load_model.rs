@@ -3,7 +3,7 @@
 #![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use ronde_engine::Activation;
-use ronde_model::SavedModel;
+use ronde_saved_model::SavedModel;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = std::env::args().nth(1).unwrap_or(".".to_owned());

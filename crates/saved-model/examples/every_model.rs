@@ -8,7 +8,7 @@ use ronde_core::layout::{Arena, Role, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{DataSignature, FormatHeader};
 use ronde_engine::{Activation, Chain, Layer, ModelConfig};
-use ronde_model::{
+use ronde_saved_model::{
     ExportFormat, ModelManifest, NamedTensor, Naming, SavedModel, export, save, write_safetensors,
 };
 use serde::Deserialize;

@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! use ronde_engine::Activation;
-//! use ronde_model::SavedModel;
+//! use ronde_saved_model::SavedModel;
 //!
 //! let saved = SavedModel::open("runs/digits")?;
 //! let mut chain = saved.chain()?;

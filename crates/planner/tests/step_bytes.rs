@@ -5,11 +5,6 @@
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
-use ronde_advise::{
-    BucketShape, ClusterShape, CollectiveTimes, HostLink, LayerCosts, LayoutCandidate,
-    LayoutChoice, LinkCosts, ModelCosts, RankBytes, RegionShape, StepRequest, WorkerCosts,
-    step_bytes,
-};
 use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::layout::TensorEntry;
 use ronde_core::seed::SeedTree;
@@ -23,6 +18,11 @@ use ronde_engine::{Chain, CrossEntropy, Layer, Loss, ModelConfig, OptimizerConfi
 use ronde_parallel::{
     CommittedUpdate, MicroBatch, ModelState, Strategy, SynchronousConfig, SynchronousStrategy,
     ZeroLevel, bucket,
+};
+use ronde_planner::{
+    BucketShape, ClusterShape, CollectiveTimes, HostLink, LayerCosts, LayoutCandidate,
+    LayoutChoice, LinkCosts, ModelCosts, RankBytes, RegionShape, StepRequest, WorkerCosts,
+    step_bytes,
 };
 use ronde_schedule::{Algorithm, CostModel, PipelineSchedule};
 
