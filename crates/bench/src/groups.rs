@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, Security, TransportChoice};
 use ronde_core::{
-    Assignment, Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation,
-    Rank,
+    Buffer, CollectiveError, Collectives, CollectivesExt, DType, GroupRank, Operation, Rank,
 };
 use ronde_identity::{Authority, Identity, Member, Validity};
+use ronde_protocol::Assignment;
 use ronde_schedule::{Algorithm, Hosts};
 
 use crate::cases::{OperationCase, OperationCases};

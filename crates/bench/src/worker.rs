@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::net::TcpListener;
 
 use ronde_comm::Security;
-use ronde_core::{Assignment, Operation};
+use ronde_core::Operation;
+use ronde_protocol::Assignment;
 use ronde_schedule::{Algorithm, Hosts};
 
 use crate::BenchError;

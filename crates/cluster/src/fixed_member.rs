@@ -14,11 +14,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use ronde_core::{
-    Assignment, Collectives, Departure, Generation, GenerationPurpose, JobMember, MembershipError,
-    MembershipPolicy, Milestone, Rank, WorldSize,
-};
+use ronde_core::{Collectives, Generation, Rank, WorldSize};
 use ronde_identity::{Authority, Identity, Member, Validity};
+use ronde_protocol::{
+    Assignment, Departure, GenerationPurpose, JobMember, MembershipError, MembershipPolicy,
+    Milestone,
+};
 
 use crate::clock;
 use crate::error::ClusterError;

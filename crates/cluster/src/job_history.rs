@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ronde_core::{Epoch, Event, Generation, Step, StragglerDetector};
+use crate::straggler::StragglerDetector;
+use ronde_core::{Epoch, Event, Generation, Step};
 use ronde_protocol::{LossCause, Reason, StartFrom};
 
 /// Time that workers may take to start before it is reported.

@@ -46,6 +46,7 @@ mod spec;
 mod starter;
 mod status;
 mod stop;
+mod straggler;
 mod supervise;
 mod token;
 pub mod variables;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Event, Generation, JobMember, Rank, Tracker};
+use ronde_core::{Event, Generation, Rank, Tracker};
 use ronde_identity::{Identity, Member};
+use ronde_protocol::JobMember;
 
 use crate::clock;
 use crate::error::ClusterError;

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ronde_core::{
-    Assignment, Collectives, Departure, Event, Generation, GroupRank, JobMember, MembershipError,
-    MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
+use ronde_core::{Collectives, Event, Generation, GroupRank, Rank, Tracker, WorldSize};
+use ronde_protocol::{
+    Assignment, Departure, JobMember, MembershipError, MembershipPolicy, Milestone,
 };
 use ronde_protocol::{
     MemberInfo, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine, WorkerSlot,

@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ronde_core::{Event, MembershipPolicy, Rank, Tracker};
+use ronde_core::{Event, Rank, Tracker};
+use ronde_protocol::MembershipPolicy;
 use ronde_protocol::WorkerId;
 
 use crate::agent::Agent;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::histogram::{TensorValues, ValueHistogram};
-use crate::served::WorkerStaleness;
+use crate::staleness::WorkerStaleness;
 use crate::{Epoch, Generation, Rank, SkippedUpdate, SkippedUpdates, Step};
 
 /// Reads a number. JSON cannot represent NaN and infinity: they are written as `null` and read as NaN.
@@ -398,7 +398,7 @@ pub enum Event {
         healed: u32,
     },
     /// A worker delays the others: it is the last to arrive at the gradient reductions. Recorded by the supervisor; see
-    /// [`crate::StragglerDetector`].
+    /// `StragglerDetector` of `ronde-cluster`.
     StragglerDetected {
         /// The worker.
         rank: Rank,
@@ -452,7 +452,7 @@ pub enum Event {
         /// The resulting number of buckets.
         buckets: u64,
     },
-    /// The shards were apportioned to workers of different speed. Recorded by rank 0; see [`crate::balance`].
+    /// The shards were apportioned to workers of different speed. Recorded by rank 0; see `Balance` of `ronde-train`.
     SharesChanged {
         /// The first step with these shares.
         step: Step,

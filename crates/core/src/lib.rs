@@ -5,9 +5,7 @@
 
 #![forbid(unsafe_code)]
 
-pub mod assignment;
 pub mod background_spans;
-pub mod balance;
 pub mod batch;
 pub mod buffer;
 pub mod collectives;
@@ -18,16 +16,12 @@ pub mod dtype;
 pub mod error;
 pub mod event;
 pub mod exact;
-pub mod gossip;
 pub mod header;
 pub mod histogram;
-pub mod holdings;
 pub mod identity;
 pub mod layout;
 
-pub mod ledger;
 pub mod lineage;
-pub mod membership;
 pub mod mesh;
 pub mod norm;
 pub mod order;
@@ -38,20 +32,18 @@ pub mod rank;
 pub mod recording;
 pub mod rounds;
 pub mod seed;
-pub mod served;
 
-pub mod session;
 pub mod shards;
 pub mod skipped_update;
 pub mod spans;
 pub mod sparse;
+pub mod staleness;
 pub mod step_layout;
-pub mod straggler;
 pub mod token_texts;
 pub mod units;
 pub mod weight_hash;
+pub mod words;
 
-pub use assignment::Assignment;
 pub use buffer::{Buffer, Element, Memory, MemoryKind};
 pub use collectives::{Collectives, Group, Operation, PointToPoint, Tag, Work};
 pub use conveniences::CollectivesExt;
@@ -63,13 +55,8 @@ pub use event::{Event, NullTracker, Tracker};
 pub use header::FormatHeader;
 pub use identity::{OUTSIDE_IDENTITY, PlanIdentity, outside_identity};
 pub use lineage::ParentPlan;
-pub use membership::{
-    Departure, GenerationPurpose, JobMember, LoneMember, MembershipError, MembershipPolicy,
-    Milestone, SuccessionPolicy,
-};
 pub use mesh::Mesh;
 pub use part_transfers::{PartTransfer, PartTransfers};
 pub use rank::{Epoch, Generation, GroupRank, Rank, Shard, Step, WorldSize};
 pub use skipped_update::{SkippedUpdate, SkippedUpdates};
-pub use straggler::StragglerDetector;
 pub use token_texts::TokenTexts;

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use ronde_core::holdings::HeldRanges;
+use ronde_protocol::holdings::HeldRanges;
 
 use crate::state::remap;
 use crate::strategy::VectorKind;

@@ -4,7 +4,7 @@
 //! Sources: Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018; Assran et al., "Stochastic
 //! gradient push", ICML 2019.
 //!
-//! The decisions are those of [`ronde_core::gossip`]. Between rounds every rank has the same state, so evaluations, checkpoints and
+//! The decisions are those of [`ronde_protocol::gossip`]. Between rounds every rank has the same state, so evaluations, checkpoints and
 //! joining workers need no special case: a round is one transaction, and its reduced gradient is the mean of all replicas at its
 //! end. After a failure within a round, the remaining ranks keep their replicas, and the next group continues the round.
 //! Cost of an exchange: the weights in each direction. Cost of a round: one exact sum of the state, with the states of the optimizer.
@@ -16,14 +16,14 @@ mod peer;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::gossip::{LoggedUpdate, UpdateLog, merge_updates};
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
-use ronde_core::served::UpdateSamples;
-use ronde_core::session::ShardReport;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, DType, Group, GroupRank, Operation, WorldSize};
+use ronde_protocol::gossip::{LoggedUpdate, UpdateLog, merge_updates};
+use ronde_protocol::served::UpdateSamples;
+use ronde_protocol::transaction::ShardReport;
 
 use self::peer::FinishedReplica;
 use crate::parameter_servers::messages::gather_words;

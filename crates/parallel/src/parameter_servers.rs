@@ -5,7 +5,7 @@
 //! synchronous parallel parameter server", NIPS 2013; Li et al., "Scaling distributed machine learning with the parameter
 //! server", OSDI 2014.
 //!
-//! The decisions are those of [`ronde_core::served`]. Between rounds every rank has the whole state, so evaluations, checkpoints
+//! The decisions are those of [`ronde_protocol::served`]. Between rounds every rank has the whole state, so evaluations, checkpoints
 //! and joining workers need nothing of their own: a round is one transaction, and its reduced gradient is the state at its end.
 //! After a failure within a round, the remaining ranks keep their slots and copies, and the next group continues the round.
 //! Cost of an update: the weights to the worker, the gradient to the servers, and once more to the copies. Cost of a round: the
@@ -21,11 +21,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::served::{RoundPlacement, WorkerStaleness};
-use ronde_core::session::ShardReport;
+use ronde_core::staleness::WorkerStaleness;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, CollectivesExt, Group, Step};
 use ronde_engine::sum_of_squares;
+use ronde_protocol::served::RoundPlacement;
+use ronde_protocol::transaction::ShardReport;
 
 use self::client::ComputedUpdate;
 use self::messages::{ServerAnswer, gather_words};

@@ -8,10 +8,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::weight_hash;
 use ronde_engine::{Chain, SharedState};
+use ronde_protocol::holdings::HeldRanges;
 
 /// A tensor and its range in the flat state.
 #[derive(Debug, Clone, PartialEq, Eq)]

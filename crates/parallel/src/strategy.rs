@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, Buffer, Group, Shard, Step};
 use ronde_engine::{Activation, Chain, Device};
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::ShardReport;
 
 use crate::compression::SentGradient;
 use crate::{

@@ -28,9 +28,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::SeedTree;
-use ronde_core::session::ShardReport;
 use ronde_core::spans::{SpanKind, SpanRecorder, SpanStart};
 use ronde_core::step_layout::StepLayout;
 use ronde_core::weight_hash;
@@ -39,6 +37,8 @@ use ronde_engine::{
     Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, Mode, ParameterRule,
     PartPlace,
 };
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::ShardReport;
 
 pub use self::config::SynchronousConfig;
 pub use self::shard::evaluate_guarded;

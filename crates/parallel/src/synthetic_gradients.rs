@@ -18,11 +18,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::session::ShardReport;
 use ronde_core::shards::even_range;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Group, GroupRank, Step, Work};
 use ronde_engine::{Activation, EngineError};
+use ronde_protocol::transaction::ShardReport;
 
 use self::inbox::NeighbourInbox;
 use self::predictor::{GradientPredictor, PredictedShard, PredictorShape};

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Group, Step};
 use ronde_engine::{Activation, Chain, Device};
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::ShardReport;
 
 use crate::strategy::ReplicaRounds;
 use crate::{

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, testing};
-use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{StepLayout, divide_layers};
@@ -15,6 +14,7 @@ use ronde_engine::{Chain, CrossEntropy, IGNORED, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
     CommittedUpdate, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
+use ronde_protocol::holdings::HeldRanges;
 use ronde_schedule::{PipelineSchedule, ShardOrder};
 
 /// The number of samples of each shard.

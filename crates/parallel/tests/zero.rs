@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, testing};
-use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step};
@@ -15,6 +14,7 @@ use ronde_parallel::{
     CommittedUpdate, LossScaling, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy,
     ZeroLevel,
 };
+use ronde_protocol::holdings::HeldRanges;
 use ronde_schedule::{Hosts, ShardOrder};
 
 const SHARDS: u32 = 8;

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use ronde_core::exact::ExactSum;
-use ronde_core::holdings::second_holders;
 use ronde_core::{GroupRank, PartTransfer};
+use ronde_protocol::holdings::second_holders;
 use ronde_schedule::{
     Algorithm, BorderCost, BucketCost, StepCosts, StepTimeline, programs, timeline,
 };

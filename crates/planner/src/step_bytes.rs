@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use ronde_core::exact::ExactSum;
-use ronde_core::holdings::second_holders;
 use ronde_core::step_layout::MeshPlace;
 use ronde_core::{GroupRank, Operation, PartTransfer};
+use ronde_protocol::holdings::second_holders;
 use ronde_schedule::{
     Algorithm, Border, Hosts, ProgramAction, Schedule, ScheduleError, all_gather, barrier,
     choose_on, exact_sum_on, exact_sum_scatter, programs,

@@ -1,4 +1,5 @@
-//! Job membership and failure handling as state machines without I/O.
+//! The state machines of a job, without I/O: its members and their failures, a training step as a transaction, the ranks that
+//! hold a divided state, and the updates of asynchronous training.
 //!
 //! [`CoordinatorMachine`] and [`WorkerMachine`] take `(now, event)` and return commands. They use
 //! no clock, sockets, threads, randomness or logs: every input arrives as an argument and every
@@ -6,27 +7,40 @@
 //! timers, and executes the commands. `docs/elastic.md` describes the protocol, its invariants and
 //! its behaviour under each failure.
 //!
-//! Read [`membership`] first, then [`message`], [`worker`], [`lease`], [`coordinator`].
+//! For the members of a job, read [`membership`] first, then [`message`], [`worker`], [`lease`], [`coordinator`]. For a training step,
+//! read [`transaction`] and [`holdings`].
 
 #![forbid(unsafe_code)]
 
+pub mod assignment;
 pub mod coordinator;
 pub mod detector;
 pub mod error;
+pub mod gossip;
+pub mod holdings;
+pub mod job_member;
 pub mod journal;
 pub mod lease;
+pub mod ledger;
 pub mod membership;
 pub mod message;
 pub mod reason;
 pub mod restart_history;
+pub mod served;
 pub mod settings;
 pub mod time;
+pub mod transaction;
 pub mod worker;
 
+pub use assignment::Assignment;
 pub use coordinator::{
     CoordinatorCommand, CoordinatorEvent, CoordinatorMachine, JobEnding, SlotStatus,
 };
 pub use error::ElasticError;
+pub use job_member::{
+    Departure, GenerationPurpose, JobMember, LoneMember, MembershipError, MembershipPolicy,
+    Milestone, SuccessionPolicy,
+};
 pub use journal::{JobPhase, JobRecord, OpenGeneration, StoreReply, StoreRequest};
 pub use membership::{
     CoordinatorId, GenerationAssignment, MemberInfo, StartFrom, SwitchTiming, Term, WorkerId,
@@ -34,7 +48,6 @@ pub use membership::{
 };
 pub use message::{GroupFailure, ToWorker, WorkerPhase, WorkerReport};
 pub use reason::{LossCause, Reason, WaitEnd, WorkerLoss};
-pub use ronde_core::SuccessionPolicy;
 pub use settings::{RestartLimits, Settings};
 pub use time::Time;
 pub use worker::{WorkerCommand, WorkerEvent, WorkerMachine};

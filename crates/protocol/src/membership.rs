@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use ronde_core::{Generation, GenerationPurpose, Rank, Step};
+use crate::GenerationPurpose;
+use ronde_core::{Generation, Rank, Step};
 use serde::{Deserialize, Serialize};
 
 use crate::Reason;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ronde_core::{MembershipPolicy, SuccessionPolicy};
+use crate::{MembershipPolicy, SuccessionPolicy};
 use serde::{Deserialize, Serialize};
 
 use crate::ElasticError;

@@ -52,13 +52,12 @@ pub use ronde_burn as burn;
 pub use ronde_cluster::{FixedRank, WaitSettings};
 pub use ronde_comm as comm;
 pub use ronde_core as core;
-pub use ronde_core::session::Session;
-pub use ronde_core::{
-    Assignment, Collectives, CollectivesExt, GroupRank, PointToPoint, Rank, ReduceOp,
-};
+pub use ronde_core::{Collectives, CollectivesExt, GroupRank, PointToPoint, Rank, ReduceOp};
 pub use ronde_data as data;
 pub use ronde_engine as engine;
 pub use ronde_parallel as parallel;
+pub use ronde_protocol as protocol;
+pub use ronde_protocol::Assignment;
 #[cfg(feature = "rpc")]
 pub use ronde_rpc as rpc;
 pub use ronde_saved_model as saved_model;
@@ -66,6 +65,7 @@ pub use ronde_tracking as tracking;
 pub use ronde_train as train;
 pub use ronde_train::RunConfig;
 pub use ronde_train::checkpoints::Resume;
+pub use ronde_train::session::Session;
 pub use trained_model::TrainedModel;
 pub use trainer::Trainer;
 pub use worker::Worker;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use ronde_core::{JobMember, MembershipPolicy};
+use ronde_protocol::{JobMember, MembershipPolicy};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::{Handle, Signals};
 

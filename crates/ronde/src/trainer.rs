@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use ronde_core::{MembershipPolicy, Rank, Step};
+use ronde_core::{Rank, Step};
 use ronde_data::Split;
 use ronde_engine::{Chain, EngineError, LearningRate, Loss, Metric};
+use ronde_protocol::MembershipPolicy;
 use ronde_train::checkpoints::{self, Resume, RunCheckpoints};
 use ronde_train::config::{ConfigProblem, Severity, check};
 use ronde_train::export::ModelDescription;

@@ -6,12 +6,10 @@ use std::time::Duration;
 
 use ronde_cluster::{FixedMember, FixedRank, WaitSettings, WorkerLink};
 use ronde_comm::{ConnectionPool, GroupConfig, ProcessGroup, Security};
-use ronde_core::{
-    Assignment, CollectiveError, Event, Group, GroupRank, JobMember, MembershipPolicy, Rank, Step,
-    Tracker, WorldSize,
-};
+use ronde_core::{CollectiveError, Event, Group, GroupRank, Rank, Step, Tracker, WorldSize};
 use ronde_data::Split;
 use ronde_identity::{Identity, Member};
+use ronde_protocol::{Assignment, JobMember, MembershipPolicy};
 use ronde_tracking::{Terminal, Verbosity};
 use ronde_train::flight_records::FlightRecordWriter;
 use ronde_train::worker::{JobAccess, LINGER_FAILED, SecurityPolicy, join_job, on_one_host};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::{Generation, Step};
+use ronde_protocol::holdings::HeldRanges;
 
 use crate::model::SimulatedState;
 use crate::rng::Rng;

@@ -1,9 +1,9 @@
 //! [`Fact`]: an observation of a simulation by an omniscient observer; invariants use only facts.
 
-use ronde_core::holdings::HeldRanges;
-use ronde_core::ledger::EpochVerdict;
-use ronde_core::session::StateReport;
 use ronde_core::{Generation, Step};
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::ledger::EpochVerdict;
+use ronde_protocol::transaction::StateReport;
 use ronde_protocol::{CoordinatorId, JobEnding, JobRecord, Term, WorkerId};
 
 /// The cause of the exit of a worker process.

@@ -1,4 +1,4 @@
-//! A simulated round of decentralised training: the decisions of `ronde_core::gossip` with processes that die, are away for a while
+//! A simulated round of decentralised training: the decisions of `ronde_protocol::gossip` with processes that die, are away for a while
 //! and join, and messages that are lost, repeated and late.
 //!
 //! One seed determines everything. First faults happen; then there are no more, and the round has to finish. Each update must be

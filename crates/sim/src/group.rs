@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::{Generation, Step};
+use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::{GenerationAssignment, WorkerId};
 
 use crate::network::HostIndex;
@@ -13,23 +13,23 @@ use crate::replica::Subtrees;
 /// The contribution of a rank to an all-gather.
 #[derive(Debug, Clone)]
 pub enum GatherPart {
-    /// The first all-gather of a group: [`ronde_core::session::MemberState::encode`].
+    /// The first all-gather of a group: [`ronde_protocol::transaction::MemberState::encode`].
     Member(Vec<u64>),
     /// The step of the checkpoint that the rank has loaded.
     Loaded(Option<Step>),
-    /// The reports before the plan: [`ronde_core::session::Transaction::report`].
+    /// The reports before the plan: [`ronde_protocol::transaction::Transaction::report`].
     Report(Vec<u8>),
-    /// What follows the plan, if a member needs it: [`ronde_core::session::Transaction::snapshot`].
+    /// What follows the plan, if a member needs it: [`ronde_protocol::transaction::Transaction::snapshot`].
     Snapshot(Vec<u8>),
     /// The subtrees of a step.
     Subtrees(Subtrees),
-    /// The slices that the rank has: [`ronde_core::session::SliceExchange::report`].
+    /// The slices that the rank has: [`ronde_protocol::transaction::SliceExchange::report`].
     Slices(Vec<u64>),
     /// The weights of the elements that the rank owns.
     Weights(HeldRanges, Vec<f32>),
     /// The rank has come this far.
     Confirm,
-    /// The vote on a step: [`ronde_core::session::Transaction::vote`].
+    /// The vote on a step: [`ronde_protocol::transaction::Transaction::vote`].
     Vote(Vec<u8>),
 }
 

@@ -4,10 +4,10 @@ use std::ops::Range;
 
 use ronde_core::batch::BatchPlan;
 use ronde_core::exact::TreeSum;
-use ronde_core::holdings::{HeldRanges, second_holders};
 use ronde_core::shards::even_range;
 use ronde_core::weight_hash;
 use ronde_core::{Buffer, Step};
+use ronde_protocol::holdings::{HeldRanges, second_holders};
 
 /// The number of parameters of the model.
 pub const PARAMETERS: usize = 6;

@@ -1,13 +1,13 @@
 //! [`Replica`]: one worker's state, and its log of the transaction that real workers run.
 
 use ronde_core::exact::{Node, TreeSum};
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{
-    CatchUpPlan, CommittedStep, MemberState, OpenStep, RankInGroup, SessionError, ShardReport,
-    SliceExchange, Transaction,
-};
 use ronde_core::shards::{ShardPlan, even_range};
 use ronde_core::{Buffer, Generation, GroupRank, Shard, Step, WorldSize};
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::{
+    CatchUpPlan, CommittedStep, MemberState, OpenStep, RankInGroup, ShardReport, SliceExchange,
+    Transaction, TransactionError,
+};
 
 use crate::model::{PARAMETERS, SimulatedRun, SimulatedState, all_elements};
 
@@ -199,7 +199,7 @@ impl Replica {
         &mut self,
         plan: &CatchUpPlan,
         snapshot: &[u8],
-    ) -> Result<Option<CommittedStep>, SessionError> {
+    ) -> Result<Option<CommittedStep>, TransactionError> {
         let committed = self.transaction.catch_up(plan, snapshot)?;
         if let Some(committed) = &committed {
             self.apply(committed);
@@ -339,7 +339,7 @@ impl Replica {
     ///
     /// # Errors
     /// The votes contradict each other.
-    pub fn commit(&mut self, votes: Vec<u8>) -> Result<CommittedStep, SessionError> {
+    pub fn commit(&mut self, votes: Vec<u8>) -> Result<CommittedStep, TransactionError> {
         let open = self.open.take();
         let open = open.unwrap_or_else(|| self.transaction.begin_step());
         let committed = self.transaction.commit(&open, votes)?;

@@ -1,4 +1,4 @@
-//! A simulated round of parameter servers: the decisions of `ronde_core::served` with processes that die, and messages that are
+//! A simulated round of parameter servers: the decisions of `ronde_protocol::served` with processes that die, and messages that are
 //! lost, repeated, late and damaged.
 //!
 //! One seed determines everything. First faults happen; then there are no more, and the round has to finish. Every slot must

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CatchUpPlan, VoteRequests};
 use ronde_core::{Generation, Step};
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::{CatchUpPlan, VoteRequests};
 use ronde_protocol::{
     LossCause, MemberInfo, Reason, Settings, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
     WorkerPhase,
@@ -79,7 +79,7 @@ pub struct SimulatedWorker {
     /// Commands to leave the group or to continue, until the exchange with its other members is over.
     postponed: Vec<WorkerCommand>,
     saving: PartSave,
-    /// The elements that each rank has at present, then after each of the next steps: see [`ronde_core::holdings::restoration`].
+    /// The elements that each rank has at present, then after each of the next steps: see [`ronde_protocol::holdings::restoration`].
     layouts: VecDeque<Vec<HeldRanges>>,
     /// Whether the members save the state together because the job stops.
     stops: bool,

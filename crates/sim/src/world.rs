@@ -310,7 +310,7 @@ impl World {
             SuccessionPolicy::Lease
         };
         Settings {
-            policy: ronde_core::MembershipPolicy::Elastic,
+            policy: ronde_protocol::MembershipPolicy::Elastic,
             workers: self.script.wanted,
             workers_min: self.script.workers_min.min(self.script.wanted),
             workers_max,

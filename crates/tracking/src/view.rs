@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ronde_core::event::{PhaseTimes, RunTotals, SampleUnit, StepPhase, WorkerTotals};
-use ronde_core::served::StalenessTally;
+use ronde_core::staleness::StalenessTally;
 use ronde_core::{Event, Rank, SkippedUpdates};
 
 use crate::consensus::ConsensusTally;

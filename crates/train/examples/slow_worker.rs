@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
 use ronde_core::layout::StateLayout;
-use ronde_core::served::WorkerStaleness;
+use ronde_core::staleness::WorkerStaleness;
 use ronde_core::{Event, GroupRank, Shard, Tracker, WorldSize};
 use ronde_data::OpenContext;
 use ronde_engine::{Activation, Chain, EngineError, ForwardContext, Layer, LayerCost};

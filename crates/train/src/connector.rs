@@ -4,10 +4,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use ronde_comm::JoinCancellation;
-use ronde_core::{
-    Assignment, CollectiveError, Departure, Generation, Group, JobMember, MembershipError,
-    MembershipPolicy, Recovery,
-};
+use ronde_core::{CollectiveError, Generation, Group, Recovery};
+use ronde_protocol::{Assignment, Departure, JobMember, MembershipError, MembershipPolicy};
 
 use crate::TrainError;
 

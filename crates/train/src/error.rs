@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use ronde_checkpoint::CheckpointError;
-use ronde_core::session::SessionError;
 use ronde_core::units::bytes;
-use ronde_core::{CollectiveError, MembershipError, Recovery, Step};
+use ronde_core::{CollectiveError, Recovery, Step};
 use ronde_data::DataError;
 use ronde_engine::EngineError;
 use ronde_parallel::ParallelError;
+use ronde_protocol::MembershipError;
+use ronde_protocol::transaction::TransactionError;
 use ronde_saved_model::ModelError;
 
 use crate::config::ConfigError;
@@ -104,7 +105,7 @@ pub enum TrainError {
     Reduce(CollectiveError),
     /// The vote on a step failed.
     #[error(transparent)]
-    Session(#[from] SessionError),
+    Session(#[from] TransactionError),
     /// The replicas differ.
     #[error("{report}")]
     Diverged {
@@ -370,7 +371,7 @@ impl TrainError {
             | Self::ClockAlignment(source)
             | Self::Farewell(source)
             | Self::Connect { source, .. }
-            | Self::Session(SessionError::Vote { source, .. }) => Some(source),
+            | Self::Session(TransactionError::Vote { source, .. }) => Some(source),
             _ => None,
         }
     }

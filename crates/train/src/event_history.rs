@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use ronde_core::session::{CatchUp, CatchUpPlan};
 use ronde_core::{CollectiveError, Collectives, CollectivesExt, Event, GroupRank, Tracker};
+use ronde_protocol::transaction::{CatchUp, CatchUpPlan};
 
 /// The number of stored events. They cover more steps than a group commits before it detects a disconnected host.
 const EVENTS_MAX: usize = 1_024;

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::{
     Buffer, CollectiveError, CollectivesExt, DType, DataSignature, Event, FormatHeader, GroupRank,
     Tag, TokenTexts, Tracker, Work,
 };
 use ronde_data::{DatasetDescription, Targets, Vocabulary};
 use ronde_parallel::ModelState;
+use ronde_protocol::holdings::HeldRanges;
 use ronde_saved_model::{
     BestEvaluation, ImageInput, ModelEvaluation, ModelManifest, NamedTensor, PublishedModel,
     TOKENIZER_FILE, TargetKind, TensorSource,

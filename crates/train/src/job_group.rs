@@ -9,15 +9,13 @@
 
 use std::sync::Arc;
 
-use ronde_core::session::{
-    CatchUp, CatchUpPlan, CommittedStep, OpenStep, RejoinOutcome, Session, SessionError,
-    VoteRequests,
-};
+use crate::session::Session;
 use ronde_core::shards::ShardPlan;
-use ronde_core::{
-    Assignment, CollectiveError, CollectivesExt, Generation, GenerationPurpose, Group, LoneMember,
-    MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
+use ronde_core::{CollectiveError, CollectivesExt, Generation, Group, Rank, Tracker, WorldSize};
+use ronde_protocol::transaction::{
+    CatchUp, CatchUpPlan, CommittedStep, OpenStep, RejoinOutcome, TransactionError, VoteRequests,
 };
+use ronde_protocol::{Assignment, GenerationPurpose, LoneMember, MembershipPolicy, Milestone};
 
 use crate::TrainError;
 use crate::connector::GenerationConnector;
@@ -117,7 +115,7 @@ impl JobGroup {
         session: &mut Session,
         shards: ShardPlan,
         holds_gradient: bool,
-    ) -> Result<RejoinOutcome, SessionError> {
+    ) -> Result<RejoinOutcome, TransactionError> {
         let group = self.group.clone();
         let rejoined = session.rejoin(group, self.generation, shards, holds_gradient)?;
         let catch_up = &rejoined.plan;
@@ -165,7 +163,7 @@ impl JobGroup {
         &self,
         session: &mut Session,
         open: OpenStep,
-    ) -> Result<CommittedStep, SessionError> {
+    ) -> Result<CommittedStep, TransactionError> {
         let step = open.step();
         self.reached(Milestone::Reduced(step));
         if let Some(newest) = self.connector.member().pending() {

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+mod balance;
 mod batch_norms;
 pub mod callback;
 pub mod checkpoints;
@@ -41,6 +42,7 @@ pub mod progress;
 pub mod recording;
 pub mod results;
 mod run_files;
+pub mod session;
 mod state_transfer;
 pub mod step_loop;
 pub mod task;

@@ -2,8 +2,8 @@
 //! those of the best model.
 
 use ronde_core::Step;
-use ronde_core::holdings::HeldRanges;
 use ronde_parallel::{Strategy, remap};
+use ronde_protocol::holdings::HeldRanges;
 
 use crate::config::TrainSection;
 

@@ -7,11 +7,11 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use ronde_core::holdings::{HeldRanges, Move, moves};
-use ronde_core::session::{CatchUpPlan, CommittedStep};
 use ronde_core::shards::even_range;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Tag, Work};
 use ronde_parallel::{HeldVector, HeldVectorMut, ReducedGradient};
+use ronde_protocol::holdings::{HeldRanges, Move, moves};
+use ronde_protocol::transaction::{CatchUpPlan, CommittedStep};
 
 use crate::training::StepTiming;
 

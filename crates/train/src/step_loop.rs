@@ -6,11 +6,12 @@
 //!      -> None: the loop is complete
 //! ```
 
+use crate::session::Session;
 use ronde_core::batch::BatchPlan;
 use ronde_core::exact::TreeSum;
-use ronde_core::session::{CatchUpPlan, CommittedStep, OpenStep, Session, ShardReport};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, CollectivesExt, Operation, Rank, Recovery, Shard, weight_hash};
+use ronde_protocol::transaction::{CatchUpPlan, CommittedStep, OpenStep, ShardReport};
 
 use crate::{JobGroup, TrainError};
 

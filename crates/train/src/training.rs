@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ronde_core::balance::Balance;
+use crate::balance::Balance;
+use crate::session::Session;
 use ronde_core::event::PhaseTimes;
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CommittedStep, Session, SliceExchange};
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{CollectivesExt, Epoch, Event, GenerationPurpose, Group, Rank, Recovery, Step};
+use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Step};
 use ronde_data::{Dataset, DatasetDescription, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
 use ronde_engine::{Chain, ComputeEngine, Device, Precision, ProductMethod};
 use ronde_parallel::{
@@ -19,6 +18,9 @@ use ronde_parallel::{
     ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
     SynchronousStrategy, VectorKind, ZeroLevel,
 };
+use ronde_protocol::GenerationPurpose;
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::{CommittedStep, SliceExchange};
 
 use self::beginning::Beginning;
 use self::buckets::BucketTuning;

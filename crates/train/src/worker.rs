@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use ronde_checkpoint::CheckpointError;
 use ronde_comm::{ConnectionPool, GroupConfig, ProcessGroup, Security};
-use ronde_core::{
-    Assignment, Event, Group, GroupRank, JobMember, LoneMember, MembershipPolicy, NullTracker,
-    Rank, Tracker,
-};
+use ronde_core::{Event, Group, GroupRank, NullTracker, Rank, Tracker};
 use ronde_data::DataEvent;
 use ronde_engine::Layer;
+use ronde_protocol::{Assignment, JobMember, LoneMember, MembershipPolicy};
 
 use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};
 use crate::core_pinning::{self, CorePinning};

@@ -5,8 +5,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
-use ronde_core::{Assignment, Generation, GenerationPurpose, MembershipPolicy, Rank, WorldSize};
+use ronde_core::{Generation, Rank, WorldSize};
 use ronde_engine::Layer;
+use ronde_protocol::{Assignment, GenerationPurpose, MembershipPolicy};
 use ronde_saved_model::SavedModel;
 use ronde_train::checkpoints::ProcessContext;
 use ronde_train::config::{Document, Override};

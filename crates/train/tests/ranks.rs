@@ -10,12 +10,10 @@ use std::time::Duration;
 
 use ronde_comm::ProcessGroup;
 use ronde_comm::testing::spawn_ranks;
-use ronde_core::{
-    Assignment, Collectives, Generation, GenerationPurpose, GroupRank, MembershipPolicy,
-    NullTracker, Rank, Step, WorldSize,
-};
+use ronde_core::{Collectives, Generation, GroupRank, NullTracker, Rank, Step, WorldSize};
 use ronde_data::{DataConfig, Loader, LoaderPlan, LoaderSettings, OpenContext};
 use ronde_parallel::HeldVector;
+use ronde_protocol::{Assignment, GenerationPurpose, MembershipPolicy};
 use ronde_train::checkpoints::ProcessContext;
 use ronde_train::config::{Document, Override};
 use ronde_train::{JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask, worker};

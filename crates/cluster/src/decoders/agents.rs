@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use ronde_core::{Event, Generation, GenerationPurpose, Rank, Step};
+use ronde_core::{Event, Generation, Rank, Step};
+use ronde_protocol::GenerationPurpose;
 use ronde_protocol::{
     GenerationAssignment, JobEnding, LossCause, MemberInfo, Reason, Settings, SlotStatus,
     StartFrom, SwitchTiming, Term, ToWorker, WorkerId, WorkerLoss, WorkerSlot,

@@ -1,6 +1,7 @@
 //! Lets the workers of a job end by themselves, after a last checkpoint.
 
-use ronde_core::{Event, MembershipPolicy};
+use ronde_core::Event;
+use ronde_protocol::MembershipPolicy;
 
 use super::{Supervisor, SupervisorPhase};
 use crate::launcher::StopSignal;

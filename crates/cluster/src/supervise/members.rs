@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use ronde_core::{Event, MembershipPolicy, Rank};
+use ronde_core::{Event, Rank};
+use ronde_protocol::MembershipPolicy;
 use ronde_protocol::{JobEnding, WorkerId, WorkerReport};
 
 use super::{Supervisor, SupervisorPhase};

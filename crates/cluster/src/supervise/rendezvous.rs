@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use ronde_core::{MembershipPolicy, Rank};
+use ronde_core::Rank;
+use ronde_protocol::MembershipPolicy;
 
 use super::Supervisor;
 use crate::outcome::{FailureCause, ProcessExit, ranks};

@@ -13,7 +13,8 @@ use ronde_cluster::{
     ClusterError, FailureCause, JobExit, LaunchSpec, Launcher, LogSink, ProcessExit, ProcessSpec,
     StartedProcess, StopSignal, WorkerLink, variables,
 };
-use ronde_core::{Assignment, Event, Generation, MembershipError, Rank, Step, WorldSize};
+use ronde_core::{Event, Generation, Rank, Step, WorldSize};
+use ronde_protocol::{Assignment, MembershipError};
 
 const LIMIT: Duration = Duration::from_secs(120);
 

@@ -7,8 +7,8 @@
 use std::ops::Range;
 
 use ronde_core::exact::{ExactSum, TreeSum};
-use ronde_core::holdings::HeldRanges;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Operation, Work};
+use ronde_protocol::holdings::HeldRanges;
 
 use super::codec::{Codec, CodedUnit, units};
 use crate::ModelState;

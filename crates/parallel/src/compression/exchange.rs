@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use ronde_core::exact::ExactSum;
-use ronde_core::holdings::HeldRanges;
 use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Step};
+use ronde_protocol::holdings::HeldRanges;
 
 use super::low_rank::{LowRankFactors, LowRankSum};
 use super::residuals::{NewResidual, Residuals, senders_of};

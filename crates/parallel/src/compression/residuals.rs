@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use ronde_core::Buffer;
-use ronde_core::holdings::HeldRanges;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{GroupRank, exact::ExactSum};
+use ronde_protocol::holdings::HeldRanges;
 
 use super::coded_sum::owned;
 use super::{Codec, CompressionConfig};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use ronde_core::gossip::{GossipRound, GossipStart, Pairings, ReplicaHolding, UpdateLog};
 use ronde_core::layout::Role;
 use ronde_core::{CollectiveError, GroupRank, Work};
+use ronde_protocol::gossip::{GossipRound, GossipStart, Pairings, ReplicaHolding, UpdateLog};
 
 use super::messages::COPIED;
 use super::peer::send_values;

@@ -4,7 +4,7 @@
 //! [`ANSWER_WORDS`] numbers; one with a mean is followed by it.
 
 use ronde_core::Tag;
-use ronde_core::gossip::WorkerProgress;
+use ronde_protocol::gossip::WorkerProgress;
 
 /// The tags of requests, of the weights after them, of answers, and of the mean after them.
 pub(super) const REQUEST: Tag = Tag(0x6773_0000);

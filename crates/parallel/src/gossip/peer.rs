@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ronde_core::gossip::{
+use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Tag, Work};
+use ronde_protocol::gossip::{
     ExchangeBook, ExchangeVerdict, NextUpdate, PairExchange, Pairings, UpdateClaims, WorkerProgress,
 };
-use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Tag, Work};
 
 use super::messages::{
     ANSWER, ANSWER_WORDS, MEAN, PeerAnswer, PeerRequest, REQUEST, REQUEST_WORDS, WEIGHTS,

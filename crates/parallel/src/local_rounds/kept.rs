@@ -1,8 +1,8 @@
 //! [`KeptReplicas`]: what each replica keeps between rounds.
 
 use ronde_core::GroupRank;
-use ronde_core::holdings::HeldRanges;
 use ronde_core::shards::ShardPlan;
+use ronde_protocol::holdings::HeldRanges;
 
 use crate::DistributedVector;
 

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::served::{
+use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Work};
+use ronde_protocol::served::{
     LeaseSettings, PlacementSettings, RoundPlacement, ServedRound, SlotHolding, SlotLog,
     UpdateLeases,
 };
-use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Work};
 
 use super::client::RoundClient;
 use super::messages::{MOVED, gather_words, receive_values, receive_words, send_words};

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::served::{PushHeader, ServedRound};
 use ronde_core::sparse::SparseValues;
 use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Work};
+use ronde_protocol::served::{PushHeader, ServedRound};
 
 use super::messages::{
     ANSWER, ANSWER_WORDS, GRADIENT, REQUEST, SAMPLES, ServerAnswer, ServerRequest, SlotPush,

@@ -3,9 +3,9 @@
 //! A request is a message of [`REQUEST_WORDS`] numbers; a push is followed by its gradient, and by the numbers of its samples if it
 //! has any. An answer is a message of [`ANSWER_WORDS`] numbers; that to a pull is followed by the values of the slot.
 
-use ronde_core::served::{PushHeader, PushProblem, PushVerdict, ServedRound};
 use ronde_core::sparse::{SparseSize, SparseValues};
 use ronde_core::{BatchCounts, Buffer, CollectiveError, DType, Group, GroupRank, Step, Tag, Work};
+use ronde_protocol::served::{PushHeader, PushProblem, PushVerdict, ServedRound};
 
 use super::slice::UpdateScale;
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ronde_core::served::{LeaseAnswer, PushVerdict, ServedRound, UpdateLeases, UpdateSamples};
 use ronde_core::sparse::SparseValues;
 use ronde_core::{Buffer, CollectiveError, Group, GroupRank, Work};
 use ronde_engine::sum_of_squares;
+use ronde_protocol::served::{LeaseAnswer, PushVerdict, ServedRound, UpdateLeases, UpdateSamples};
 
 use super::messages::{
     ANSWER, GRADIENT, REQUEST, REQUEST_WORDS, SAMPLES, ServerAnswer, ServerRequest, SlotPush,

@@ -5,8 +5,8 @@ use std::ops::Range;
 use ronde_core::BatchCounts;
 use ronde_core::layout::Role;
 use ronde_core::norm::BLOCK;
-use ronde_core::served::SlotLog;
 use ronde_engine::{GradientScale, OptimizerConfig, ParameterRule};
+use ronde_protocol::served::SlotLog;
 
 use crate::synchronous::replica::common;
 use crate::{ModelState, SynchronousConfig};

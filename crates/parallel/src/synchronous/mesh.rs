@@ -3,10 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::holdings::{HeldRanges, second_holders};
 use ronde_core::step_layout::{MeshPlace, StepLayout};
 use ronde_core::{Group, GroupRank};
 use ronde_engine::Layer;
+use ronde_protocol::holdings::{HeldRanges, second_holders};
 
 use super::{SynchronousConfig, SynchronousStrategy};
 use crate::bucket::{self, Bucket};

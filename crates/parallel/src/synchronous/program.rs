@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use ronde_core::session::ShardReport;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::MeshPlace;
 use ronde_core::{CollectiveError, GroupRank, Step};
 use ronde_engine::Activation;
+use ronde_protocol::transaction::ShardReport;
 use ronde_schedule::{Border, ProgramAction, ProgramShape, ShardOrder, StageShape, programs};
 
 use super::SynchronousStrategy;

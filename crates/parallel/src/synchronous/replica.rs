@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
-use ronde_core::session::ShardReport;
 use ronde_core::{BatchCounts, Step};
 use ronde_engine::Layer;
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::ShardReport;
 
 use super::SynchronousStrategy;
 use crate::bucket::{self, BucketPlan};

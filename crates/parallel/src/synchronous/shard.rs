@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ronde_core::layout::Role;
-use ronde_core::session::ShardReport;
 use ronde_core::{Shard, Step};
 use ronde_engine::{
     Activation, Chain, EngineError, ForwardContext, Layer, LossOutput, Mode, Predictions,
 };
+use ronde_protocol::transaction::ShardReport;
 
 use super::SynchronousStrategy;
 use super::program::{RunningStep, not_loaded};

@@ -1,11 +1,11 @@
 //! A strategy as the stages of a model that are computed and updated one at a time: see [`crate::synthetic_gradients`].
 
-use ronde_core::session::ShardReport;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{
     BatchCounts, Buffer, CollectiveError, DType, Group, GroupRank, Shard, Step, Work,
 };
 use ronde_engine::{Activation, Mode};
+use ronde_protocol::transaction::ShardReport;
 use ronde_schedule::Border;
 
 use super::SynchronousStrategy;

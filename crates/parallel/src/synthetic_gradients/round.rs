@@ -1,8 +1,8 @@
 //! A round: the batches that the stages of a rank compute, and the gradients that train their predictors.
 
-use ronde_core::session::ShardReport;
 use ronde_core::{BatchCounts, GroupRank, Shard};
 use ronde_engine::Activation;
+use ronde_protocol::transaction::ShardReport;
 use ronde_schedule::Border;
 
 use super::{

@@ -1,6 +1,7 @@
 //! The answer to a worker's report, which contains everything that the worker may have missed.
 
-use ronde_core::{Generation, GenerationPurpose};
+use crate::GenerationPurpose;
+use ronde_core::Generation;
 
 use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange};
 use crate::membership::rank_of;

@@ -1,6 +1,7 @@
 //! The end of a job: a stop with a checkpoint, or all steps committed.
 
-use ronde_core::{MembershipPolicy, Step};
+use crate::MembershipPolicy;
+use ronde_core::Step;
 
 use super::{
     CoordinatorCommand, CoordinatorMachine, EndProgress, EndRequest, GenerationChange, JobEnding,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use ronde_core::{Generation, MembershipPolicy, Rank, Step};
+use crate::MembershipPolicy;
+use ronde_core::{Generation, Rank, Step};
 
 use super::succession::{DecisionInputs, GenerationDecision, GenerationPlan};
 use super::{

@@ -1,6 +1,6 @@
 //! Starts missing workers and dismisses surplus ones.
 
-use ronde_core::MembershipPolicy;
+use crate::MembershipPolicy;
 
 use super::slots::{EndedWorker, SlotWorker};
 use super::{CoordinatorCommand, CoordinatorMachine, ExitReason};

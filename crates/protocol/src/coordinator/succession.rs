@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use ronde_core::{MembershipPolicy, Step};
+use crate::MembershipPolicy;
+use ronde_core::Step;
 
 use super::worker_table::WorkerTable;
 use crate::membership::{rank_of, succeed};

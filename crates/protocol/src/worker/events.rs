@@ -95,7 +95,7 @@ pub enum WorkerCommand {
         reason: Reason,
     },
     /// Connect the group of this generation, exchange reports with its members, follow the
-    /// [`ronde_core::session::CatchUpPlan`], and answer with [`WorkerEvent::CaughtUp`].
+    /// [`crate::transaction::CatchUpPlan`], and answer with [`WorkerEvent::CaughtUp`].
     Connect {
         /// The members and their addresses.
         assignment: GenerationAssignment,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ronde_core::GenerationPurpose;
+use crate::GenerationPurpose;
 
 use super::*;
 use crate::{StartFrom, WorkerId, WorkerSlot};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use ronde_cluster::{StopFlag, StopLevel};
-use ronde_core::JobMember;
+use ronde_protocol::JobMember;
 use ronde_train::flight_records::FlightRecordWriter;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;

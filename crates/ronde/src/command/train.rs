@@ -13,7 +13,8 @@ use ronde_cluster::{
     ElasticSettings, JobExit, JobOutcome, JobSpec, LaunchSpec, LocalLauncher, LogSink,
     RestartLimits, StopFlag, supervise,
 };
-use ronde_core::{MembershipPolicy, Tracker, WorldSize};
+use ronde_core::{Tracker, WorldSize};
+use ronde_protocol::MembershipPolicy;
 use ronde_tracking::{
     BackgroundWriter, EventFile, EventFileSettings, Fanout, MonitorError, RunView, previous,
 };

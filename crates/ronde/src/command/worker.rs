@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ronde::{Error, Worker, environment};
-use ronde_core::MembershipPolicy;
+use ronde_protocol::MembershipPolicy;
 use ronde_train::TrainError;
 
 use super::{exit, signals};

@@ -5,10 +5,10 @@ use std::path::Path;
 
 use ronde::Worker;
 use ronde::core::batch::BatchPlan;
-use ronde::core::session::ShardReport;
 use ronde::core::shards::ShardPlan;
 use ronde::core::{Rank, ReduceOp, Shard};
 use ronde::data::{DataConfig, OpenContext};
+use ronde::protocol::transaction::ShardReport;
 use ronde::train::JobGroup;
 use ronde::{CollectivesExt, Session};
 

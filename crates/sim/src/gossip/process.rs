@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ronde_core::gossip::{
+use ronde_protocol::gossip::{
     ExchangeBook, GossipRound, PairExchange, UpdateClaims, UpdateLog, WorkerProgress,
 };
 

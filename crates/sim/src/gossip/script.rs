@@ -1,7 +1,7 @@
 //! [`GossipScript`]: the size and the faults of a simulated round.
 
 use ronde_core::Step;
-use ronde_core::gossip::GossipRound;
+use ronde_protocol::gossip::GossipRound;
 
 use crate::clock::MS;
 use crate::rng::Rng;

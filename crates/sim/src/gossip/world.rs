@@ -4,12 +4,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use ronde_core::BatchCounts;
-use ronde_core::gossip::{
+use ronde_core::seed::SeedTree;
+use ronde_protocol::gossip::{
     ExchangeBook, ExchangeVerdict, GossipRound, GossipStart, NextUpdate, Pairings, ReplicaHolding,
     UpdateClaims, merge_updates,
 };
-use ronde_core::seed::SeedTree;
-use ronde_core::served::UpdateSamples;
+use ronde_protocol::served::UpdateSamples;
 
 use super::process::{ExchangeOutcome, GossipProcess, PeerMessage, ReplicaPhase};
 use super::script::{GossipBug, GossipScript, MemberChange};
@@ -474,7 +474,7 @@ impl GossipWorld {
         (from, to): (usize, usize),
         number: u64,
         update: Option<u32>,
-        progress: ronde_core::gossip::WorkerProgress,
+        progress: ronde_protocol::gossip::WorkerProgress,
     ) {
         let (now, now_ms, pace) = (self.now, self.now_ms(), self.script.pace(to));
         let rank = self.rank_of(from);

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use ronde_core::Step;
-use ronde_core::holdings::HeldRanges;
 use ronde_protocol::WorkerId;
+use ronde_protocol::holdings::HeldRanges;
 
 use crate::fact::Fact;
 use crate::invariants::Invariant;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ronde_core::holdings::HeldRanges;
 use ronde_core::{Generation, Step};
 use ronde_protocol::WorkerId;
+use ronde_protocol::holdings::HeldRanges;
 
 use crate::fact::{Fact, WorkerExit};
 use crate::invariants::Invariant;

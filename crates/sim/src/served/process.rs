@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use ronde_core::served::{PushHeader, SlotLog, UpdateLeases, UpdateSamples};
+use ronde_protocol::served::{PushHeader, SlotLog, UpdateLeases, UpdateSamples};
 
 /// A message of a round.
 #[derive(Debug, Clone)]

@@ -1,7 +1,7 @@
 //! [`ServedScript`]: the size and the faults of a simulated round.
 
 use ronde_core::Step;
-use ronde_core::served::ServedRound;
+use ronde_protocol::served::ServedRound;
 
 use crate::clock::MS;
 use crate::rng::Rng;

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
 use ronde_core::BatchCounts;
-use ronde_core::served::{
+use ronde_protocol::served::{
     LeaseAnswer, LeaseSettings, PlacementSettings, PushHeader, PushVerdict, RoundPlacement,
     ServedRound, SlotHolding, SlotLog, UpdateLeases, UpdateSamples,
 };

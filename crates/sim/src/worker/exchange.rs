@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CatchUp, CatchUpPlan, LoadAgreement, SliceExchange, SliceExchangeError};
 use ronde_core::{Generation, Step};
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::{
+    CatchUp, CatchUpPlan, LoadAgreement, SliceExchange, SliceExchangeError,
+};
 
 use super::{AfterWeights, LoopWait, SimulatedWorker};
 use crate::clock::MS;

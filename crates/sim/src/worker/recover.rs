@@ -1,10 +1,10 @@
 //! The start of a worker in a group: holders, reports, the plan, applying, healing, loading.
 
-use ronde_core::session::{
-    CatchUp, CatchUpPlan, MemberState, SessionError, StateReport, StateSource,
-};
 use ronde_core::{Generation, Step};
 use ronde_protocol::WorkerEvent;
+use ronde_protocol::transaction::{
+    CatchUp, CatchUpPlan, MemberState, StateReport, StateSource, TransactionError,
+};
 
 use super::{LoopWait, SimulatedWorker};
 use crate::clock::MS;
@@ -64,11 +64,11 @@ impl SimulatedWorker {
         {
             let mut reports = told.clone();
             reports.iter_mut().for_each(|report| report.next = least);
-            plan = CatchUpPlan::new(&reports).ok_or(SessionError::StateLost);
+            plan = CatchUpPlan::new(&reports).ok_or(TransactionError::StateLost);
         }
         let plan = match plan {
             Ok(plan) => plan,
-            Err(SessionError::StateLost) => return self.lose_state(generation, fx),
+            Err(TransactionError::StateLost) => return self.lose_state(generation, fx),
             Err(error) => return self.contradict(error.to_string(), fx),
         };
         fx.fact(Fact::Planned {

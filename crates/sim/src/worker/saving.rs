@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CommittedStep, VoteRequests};
 use ronde_core::{Generation, Step};
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::{CommittedStep, VoteRequests};
 
 use super::{CHECKPOINT_EVERY, LoopWait, SimulatedWorker};
 use crate::clock::MS;

@@ -1,8 +1,8 @@
 //! A worker's steps: gradients, reduction, vote, commit.
 
-use ronde_core::session::CommittedStep;
 use ronde_core::{Generation, Step};
 use ronde_protocol::WorkerEvent;
+use ronde_protocol::transaction::CommittedStep;
 
 use super::{AfterWeights, LoopWait, SimulatedWorker};
 use crate::clock::MS;

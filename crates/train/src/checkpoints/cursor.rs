@@ -14,7 +14,7 @@ const FORMAT: (&str, u32) = ("ronde.cursor", 1);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TrainingCursor {
     pub(crate) header: CursorHeader,
-    /// [`ronde_core::session::Session::cursor`].
+    /// [`crate::session::Session::cursor`].
     pub(crate) session: Vec<u8>,
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use ronde_checkpoint::{Slice, StateVector, VectorTensor, share};
 use ronde_core::DType;
-use ronde_core::holdings::HeldRanges;
 use ronde_engine::Precision;
 use ronde_parallel::{HeldVector, LossScaling, ModelState, VectorKind};
+use ronde_protocol::holdings::HeldRanges;
 
 use crate::RunConfig;
 use crate::config::CompressionSection;

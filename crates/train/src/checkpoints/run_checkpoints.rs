@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use ronde_checkpoint::{CheckpointError, Fence, SaveRequest, SavedPart, Saver};
 use ronde_core::background_spans::BackgroundSpans;
-use ronde_core::holdings::HeldRanges;
 use ronde_core::{
     CollectiveError, CollectivesExt, DataSignature, Epoch, Event, Generation, Group, PlanIdentity,
     Rank, Step, Tracker, WorldSize,
 };
 use ronde_parallel::HeldVector;
+use ronde_protocol::holdings::HeldRanges;
 use ronde_store::Store;
 
 use super::ReplicaLayout;

@@ -1,8 +1,8 @@
 //! Shares of workers of different speed, for `workers.balance = "measured"`.
 
-use ronde_core::balance::Balance;
-use ronde_core::session::CommittedStep;
+use crate::balance::Balance;
 use ronde_core::{Event, Rank};
+use ronde_protocol::transaction::CommittedStep;
 
 use super::Training;
 use crate::TrainError;

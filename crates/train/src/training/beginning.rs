@@ -1,8 +1,8 @@
 //! [`Beginning`]: the state of a [`Training`] before its first step. It is the checkpoint that every run has.
 
-use ronde_core::session::MemberState;
 use ronde_core::{Event, Rank, Step};
 use ronde_parallel::VectorKind;
+use ronde_protocol::transaction::MemberState;
 
 use super::state_copies::StateCopies;
 use super::{Training, slices};

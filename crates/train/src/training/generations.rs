@@ -5,12 +5,13 @@
 //!   -> join the next generation -> exchange state reports -> apply or copy missed steps -> next step
 //! ```
 
-use ronde_core::session::{CatchUp, CatchUpPlan, RejoinOutcome};
 use ronde_core::shards::ShardPlan;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{CollectiveError, Event, Group, MembershipError, Rank, Step};
+use ronde_core::{CollectiveError, Event, Group, Rank, Step};
 use ronde_parallel::HeldVector;
+use ronde_protocol::MembershipError;
+use ronde_protocol::transaction::{CatchUp, CatchUpPlan, RejoinOutcome};
 
 use super::restoration::CopyRestoration;
 use super::step::StepTiming;

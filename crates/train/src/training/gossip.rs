@@ -4,12 +4,12 @@ use std::thread::Builder;
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::rounds::{InnerStep, RoundPlan};
-use ronde_core::session::{CommittedStep, OpenStep, ShardReport};
 use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Shard, Step};
 use ronde_parallel::{
     AbortOnPanic, GossipPeer, GossipRounds, ParallelError, RoundStart, ServedUpdate,
 };
+use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
 use super::Training;
 use super::served::join;

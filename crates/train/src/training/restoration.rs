@@ -6,9 +6,9 @@
 use std::collections::VecDeque;
 
 use ronde_core::Event;
-use ronde_core::holdings::{HeldRanges, Move};
-use ronde_core::session::{CatchUp, CatchUpPlan, SliceExchange};
 use ronde_parallel::VectorKind;
+use ronde_protocol::holdings::{HeldRanges, Move};
+use ronde_protocol::transaction::{CatchUp, CatchUpPlan, SliceExchange};
 
 use super::{Training, slices};
 use crate::TrainError;

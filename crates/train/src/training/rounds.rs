@@ -2,13 +2,13 @@
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::rounds::{InnerStep, RoundPlan};
-use ronde_core::session::{CommittedStep, OpenStep, ShardReport};
 use ronde_core::{Event, Step};
 use ronde_data::{Dataset, Loader};
 use ronde_engine::Chain;
 use ronde_parallel::{
     InnerLosses, LocalStep, ModelState, ParallelError, ReplicaRounds, fragments_max,
 };
+use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
 use super::Training;
 use crate::{Plan, RunConfig, TrainError};

@@ -5,10 +5,11 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup};
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{CommittedStep, LoadAgreement, MemberState, StateSource, VoteRequests};
-use ronde_core::{
-    CollectivesExt, Event, Generation, GenerationPurpose, GroupRank, Rank, Step, weight_hash,
+use ronde_core::{CollectivesExt, Event, Generation, GroupRank, Rank, Step, weight_hash};
+use ronde_protocol::GenerationPurpose;
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::{
+    CommittedStep, LoadAgreement, MemberState, StateSource, VoteRequests,
 };
 
 use super::{Training, slices, vectors, vectors_mut};

@@ -5,13 +5,13 @@ use std::thread::{Builder, ScopedJoinHandle};
 
 use ronde_core::event::PhaseTimes;
 use ronde_core::rounds::{InnerStep, RoundPlan};
-use ronde_core::session::{CommittedStep, OpenStep, ShardReport};
 use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Shard, Step};
 use ronde_data::{Batch, Loader};
 use ronde_parallel::{
     AbortOnPanic, ParallelError, RoundClient, RoundRole, RoundStart, ServedRounds, ServedUpdate,
 };
+use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
 use super::Training;
 use super::step::next_batches;

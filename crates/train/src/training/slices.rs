@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 
-use ronde_core::holdings::{HeldRanges, Move};
-use ronde_core::session::{CatchUp, CatchUpPlan, MemberState};
 use ronde_core::{CollectivesExt, Step};
 use ronde_parallel::{DistributedVector, HeldVector, LossScaling, Strategy, VectorKind, ZeroLevel};
+use ronde_protocol::holdings::{HeldRanges, Move};
+use ronde_protocol::transaction::{CatchUp, CatchUpPlan, MemberState};
 
 use super::{Training, vectors_mut};
 use crate::checkpoints::ReplicaLayout;
@@ -131,7 +131,7 @@ impl Training {
 
     /// Moves the slices of the state to the members that hold them in this generation, and waits. All members call it
     /// together; `catch_up` says whose slices are up to date. A loss at any moment leaves every slice with a member: see
-    /// [`SliceExchange`](ronde_core::session::SliceExchange).
+    /// [`SliceExchange`](ronde_protocol::transaction::SliceExchange).
     pub(super) fn exchange_slices(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
         let group = self.member.group.clone();
         let me = group.rank().index();

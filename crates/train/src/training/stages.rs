@@ -5,7 +5,6 @@ use std::sync::Arc;
 use ronde_comm::{GroupConfig, ProcessGroup};
 use ronde_core::event::PhaseTimes;
 use ronde_core::rounds::{InnerStep, RoundPlan};
-use ronde_core::session::{CommittedStep, OpenStep};
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Event, Group, GroupRank, Step, WorldSize};
@@ -14,6 +13,7 @@ use ronde_parallel::{
     ParallelError, StageRounds, Strategy, SynchronousStrategy, SyntheticGradients,
     SyntheticGradientsConfig,
 };
+use ronde_protocol::transaction::{CommittedStep, OpenStep};
 
 use super::Training;
 use super::step::step_failed;

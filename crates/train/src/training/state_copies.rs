@@ -5,12 +5,12 @@
 //! that vote the copy is complete on all ranks, and only then the one before is dropped: a loss at any moment leaves a complete copy
 //! with the remaining ranks, unless a rank and the one that has its parts are lost together.
 
-use ronde_core::holdings::HeldRanges;
-use ronde_core::session::{MemberState, StateSource};
 use ronde_core::{
     Buffer, CollectiveError, CollectivesExt, DType, Event, GroupRank, Rank, Step, Tag, Work,
 };
 use ronde_parallel::VectorKind;
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::{MemberState, StateSource};
 
 use super::{Training, slices, vectors, vectors_mut};
 use crate::TrainError;

@@ -1,11 +1,11 @@
 //! One step of a [`Training`]: compute, reduce, vote, apply and record.
 
 use ronde_core::event::{PhaseTimes, SampleUnit};
-use ronde_core::session::{CommittedStep, OpenStep, SessionError};
 use ronde_core::spans::{SpanKind, SpanStart};
 use ronde_core::{Event, Rank, SkippedUpdate, Step};
 use ronde_data::{Batch, Loader, StepBatches};
 use ronde_parallel::{CommittedUpdate, MicroBatch, ParallelError, ReducedGradient, UpdateReport};
+use ronde_protocol::transaction::{CommittedStep, OpenStep, TransactionError};
 
 use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
@@ -86,7 +86,7 @@ impl Training {
         self.prepare_vote();
         let span = spans.begin();
         let committed = match self.member.commit(&mut self.session, open) {
-            Err(error @ SessionError::Diverged { .. }) => return Err(self.diagnose(error)),
+            Err(error @ TransactionError::Diverged { .. }) => return Err(self.diagnose(error)),
             Err(error) => {
                 // Other members may have received all votes; then this gradient is final.
                 self.held = Some((step, reduced));
@@ -413,13 +413,13 @@ impl Training {
     /// Compares the weights of all ranks after the last step.
     pub(super) fn verify(&mut self) -> Result<(), TrainError> {
         match self.session.verify() {
-            Err(error @ SessionError::Diverged { .. }) => Err(self.diagnose(error)),
+            Err(error @ TransactionError::Diverged { .. }) => Err(self.diagnose(error)),
             other => Ok(other?),
         }
     }
 
-    fn diagnose(&self, error: SessionError) -> TrainError {
-        let SessionError::Diverged { step, .. } = error else {
+    fn diagnose(&self, error: TransactionError) -> TrainError {
+        let TransactionError::Diverged { step, .. } = error else {
             return error.into();
         };
         match divergence::diagnose(&*self.member.group, self.strategy.state(), step) {

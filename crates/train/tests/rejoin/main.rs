@@ -21,13 +21,14 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ronde_core::holdings::HeldRanges;
-use ronde_core::{
-    Assignment, Collectives, Departure, Event, Generation, GenerationPurpose, GroupRank, JobMember,
-    MembershipError, MembershipPolicy, Milestone, Rank, Tracker, WorldSize,
-};
+use ronde_core::{Collectives, Event, Generation, GroupRank, Rank, Tracker, WorldSize};
 use ronde_data::OpenContext;
 use ronde_parallel::ZeroLevel;
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::{
+    Assignment, Departure, GenerationPurpose, JobMember, MembershipError, MembershipPolicy,
+    Milestone,
+};
 use ronde_store::{LocalStore, Store};
 use ronde_train::callback::{Actions, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};

@@ -4,8 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ronde_core::BatchCounts;
-use ronde_core::served::{PushHeader, SlotLog};
 use ronde_core::{Collectives, DType, Operation, PointToPoint, Step, Tag};
+use ronde_protocol::served::{PushHeader, SlotLog};
 
 use super::super::slice::{StateSlice, UpdateScale};
 use super::*;

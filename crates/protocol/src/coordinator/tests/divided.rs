@@ -139,7 +139,7 @@ fn remaining_workers_save_together_when_a_job_stops_that_waits_for_others() {
     });
     assert_eq!(
         purposes.collect::<Vec<_>>(),
-        [ronde_core::GenerationPurpose::Save; 2]
+        [crate::GenerationPurpose::Save; 2]
     );
     let generation = job.stored.generation.unwrap();
     job.train(8);

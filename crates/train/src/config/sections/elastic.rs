@@ -1,6 +1,6 @@
 //! `[elastic]`: recovery from lost workers.
 
-use ronde_core::SuccessionPolicy;
+use ronde_protocol::SuccessionPolicy;
 use serde::{Deserialize, Serialize};
 
 use super::{TIMEOUT_S_MAX, at_least_one};

@@ -1,23 +1,23 @@
 //! Reads the numbers of a message one after the other.
 
 /// The rest of a message.
-pub(crate) struct WordReader<'a>(pub(crate) &'a [u64]);
+pub struct WordReader<'a>(pub &'a [u64]);
 
 impl<'a> WordReader<'a> {
     /// Returns the next number; `None` at the end.
-    pub(crate) fn next(&mut self) -> Option<u64> {
+    pub fn next(&mut self) -> Option<u64> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
     /// Returns the next number, if it fits in 32 bits.
-    pub(crate) fn next_u32(&mut self) -> Option<u32> {
+    pub fn next_u32(&mut self) -> Option<u32> {
         u32::try_from(self.next()?).ok()
     }
 
     /// Returns the next `count` numbers; `None` if there are fewer.
-    pub(crate) fn take(&mut self, count: u64) -> Option<&'a [u64]> {
+    pub fn take(&mut self, count: u64) -> Option<&'a [u64]> {
         let count = usize::try_from(count).ok()?;
         let (taken, rest) = self.0.split_at_checked(count)?;
         self.0 = rest;
@@ -26,7 +26,7 @@ impl<'a> WordReader<'a> {
 }
 
 /// Returns flags as numbers of 64 bits.
-pub(crate) fn packed(flags: &[bool]) -> impl Iterator<Item = u64> + '_ {
+pub fn packed(flags: &[bool]) -> impl Iterator<Item = u64> + '_ {
     flags.chunks(64).map(|chunk| {
         let bits = chunk.iter().enumerate();
         bits.fold(0, |word, (bit, flag)| word | u64::from(*flag) << bit)
@@ -34,7 +34,7 @@ pub(crate) fn packed(flags: &[bool]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// Returns the first `count` flags of packed numbers.
-pub(crate) fn unpacked(words: &[u64], count: usize) -> Vec<bool> {
+pub fn unpacked(words: &[u64], count: usize) -> Vec<bool> {
     let flag = |index: usize| {
         let word = words.get(index / 64).copied().unwrap_or_default();
         word >> (index % 64) & 1 == 1

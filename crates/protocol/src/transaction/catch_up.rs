@@ -4,7 +4,7 @@
 //! that voted on that step but missed the outcome still holds its gradient and applies it now; any other
 //! member copies the state from the members that have it. The decision is pure and equal on all ranks.
 
-use crate::Step;
+use ronde_core::Step;
 
 /// A member's report of its state before catching up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

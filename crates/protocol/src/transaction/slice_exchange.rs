@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use crate::Step;
 use crate::holdings::{HeldRanges, Move, Uncovered, moves, restoration};
-use crate::session::{CatchUp, CatchUpPlan};
+use crate::transaction::{CatchUp, CatchUpPlan};
+use ronde_core::Step;
 
 /// The elements of a divided state that one rank has, over all generations of a run.
 ///

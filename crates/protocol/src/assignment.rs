@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Generation, GenerationPurpose, MembershipPolicy, Rank, WorldSize};
+use crate::{GenerationPurpose, MembershipPolicy};
+use ronde_core::{Generation, Rank, WorldSize};
 
 /// A worker's rank, peers and task in one generation of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

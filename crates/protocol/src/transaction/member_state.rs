@@ -1,8 +1,8 @@
 //! [`MemberState`]: what a member of a new generation has of a state that may be divided, and [`StateSource`]: from which state
 //! the members continue.
 
-use crate::Step;
 use crate::holdings::HeldRanges;
+use ronde_core::Step;
 
 /// A member's state before a generation begins, as all members see it.
 #[derive(Debug, Clone, PartialEq, Eq)]

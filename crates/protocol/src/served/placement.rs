@@ -1,7 +1,7 @@
 //! [`RoundPlacement`]: which rank serves which slot of the state, and who computes.
 
 use super::slot_log::{ServedRound, SlotLog};
-use super::words::{WordReader, packed, unpacked};
+use ronde_core::words::{WordReader, packed, unpacked};
 
 /// A slot, or the copy of one, that a rank has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -196,7 +196,7 @@ fn servers(slots: usize, ranks: usize, newest: Option<&[(usize, &SlotHolding)]>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Step;
+    use ronde_core::Step;
 
     const ROUND: ServedRound = ServedRound {
         step: Step(1),

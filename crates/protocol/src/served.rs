@@ -18,11 +18,8 @@
 
 mod placement;
 mod slot_log;
-mod staleness;
 mod update_leases;
-pub(crate) mod words;
 
 pub use placement::{PlacementSettings, RoundPlacement, SlotHolding, SlotPlace};
 pub use slot_log::{PushHeader, PushProblem, PushVerdict, ServedRound, SlotLog, UpdateSamples};
-pub use staleness::{STALENESS_COUNTS, StalenessTally, WorkerStaleness};
 pub use update_leases::{LeaseAnswer, LeaseSettings, UpdateLeases};

@@ -1,7 +1,7 @@
 //! The detector on made-up reports.
 
 use super::*;
-use crate::Generation;
+use ronde_core::Generation;
 
 /// Seconds of an even step: half forward, half backward.
 const STEP_S: f64 = 0.1;
@@ -137,7 +137,7 @@ fn noise_names_no_rank() {
     for ranks in [2_u32, 3, 16] {
         for amplitude_s in [0.001, 0.02, 0.3] {
             let mut job = MadeUpJob::new(ranks, |step, rank| {
-                let bits = crate::philox::philox([1, 2], [step as u32, rank, 7, 9])[0];
+                let bits = ronde_core::philox::philox([1, 2], [step as u32, rank, 7, 9])[0];
                 let uniform = f64::from(bits) / f64::from(u32::MAX);
                 (StepPhase::Forward, amplitude_s * uniform)
             });

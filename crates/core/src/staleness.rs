@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::words::WordReader;
+use crate::words::WordReader;
 
 /// The number of counts of a worker: one for each staleness, and the last one for all higher ones.
 pub const STALENESS_COUNTS: usize = 65;
@@ -86,7 +86,7 @@ impl StalenessTally {
     }
 
     /// Appends the tally to a message.
-    pub(super) fn encode(&self, words: &mut Vec<u64>) {
+    pub fn encode(&self, words: &mut Vec<u64>) {
         words.push(self.counts.len() as u64);
         for (rank, counts) in &self.counts {
             words.extend([u64::from(*rank), counts.len() as u64]);
@@ -95,7 +95,7 @@ impl StalenessTally {
     }
 
     /// Reads a tally; `None` if the message is not valid.
-    pub(super) fn decode(words: &mut WordReader<'_>) -> Option<Self> {
+    pub fn decode(words: &mut WordReader<'_>) -> Option<Self> {
         let mut counts = BTreeMap::new();
         for _ in 0..words.next()? {
             let rank = words.next_u32()?;

@@ -1,11 +1,11 @@
-//! [`SessionError`]: the reason why a step could not begin or commit.
+//! [`TransactionError`]: the reason why a step could not begin or commit.
 
-use crate::{CollectiveError, GroupRank, Recovery, Shard, Step};
+use ronde_core::{CollectiveError, GroupRank, Recovery, Shard, Step};
 
 /// The reason why a step could not begin or commit.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
-pub enum SessionError {
+pub enum TransactionError {
     /// The collective that carries the vote failed.
     #[error("cannot vote on step {step}: {source}")]
     Vote {
@@ -84,7 +84,7 @@ fn hashes(digests: &[u64]) -> String {
     each.join(", ")
 }
 
-impl SessionError {
+impl TransactionError {
     /// Returns what the caller should do about the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {

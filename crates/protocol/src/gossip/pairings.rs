@@ -1,8 +1,8 @@
 //! [`Pairings`]: which two ranks average their replicas.
 
-use crate::Step;
-use crate::permutation::Permutation;
-use crate::seed::{Purpose, SeedTree};
+use ronde_core::Step;
+use ronde_core::permutation::Permutation;
+use ronde_core::seed::{Purpose, SeedTree};
 
 /// The pairs of a round, from the seed of the run.
 ///

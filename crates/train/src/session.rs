@@ -5,205 +5,21 @@
 //!                                                  \-> abort: nothing has changed
 //! ```
 //!
-//! [`Session::commit`] is a vote on the data plane: every rank confirms that it holds the complete
-//! reduced gradient, and reports the samples that it used and the hash of its weights after the
-//! previous step. Only when all ranks agree is the step final: the ledger and the cursor advance, and
-//! the caller applies the gradient to its weights. No coordinator is involved.
-//!
-//! All decisions are those of [`Transaction`], which does no I/O: the bytes of all ranks in, the outcome out. A session
-//! exchanges these bytes over a group; the simulation of a cluster exchanges them in its own way.
+//! [`Session::commit`] is a vote on the data plane; no coordinator is involved. All decisions are those of
+//! [`Transaction`]; a session exchanges the bytes of all ranks over their group.
 //!
 //! Cost of a commit: one all-gather of about 70 bytes per rank, 36 per shard and 8 per sample.
 
-use std::ops::Range;
 use std::sync::Arc;
 
-use crate::batch::{BatchPlan, GlobalBatch};
-use crate::ledger::{EpochVerdict, Ledger};
-use crate::shards::ShardPlan;
-use crate::{
-    BatchCounts, CollectiveError, Collectives, CollectivesExt, Epoch, Generation, Shard, Step,
+use ronde_core::batch::BatchPlan;
+use ronde_core::shards::ShardPlan;
+use ronde_core::{CollectiveError, Collectives, CollectivesExt, Generation, Step};
+use ronde_protocol::ledger::Ledger;
+use ronde_protocol::transaction::{
+    CommittedStep, OpenStep, RankInGroup, RejoinOutcome, Transaction, TransactionError,
+    VoteRequests,
 };
-
-mod bytes;
-mod catch_up;
-mod error;
-mod member_state;
-mod rejoin;
-mod requests;
-mod slice_exchange;
-mod transaction;
-mod vote;
-
-pub use catch_up::{CatchUp, CatchUpPlan, StateReport};
-pub use error::{SessionError, ShardProblem};
-pub use member_state::{LoadAgreement, MemberState, StateSource};
-pub use requests::VoteRequests;
-pub use slice_exchange::{SliceExchange, SliceExchangeError};
-pub use transaction::{RankInGroup, Transaction};
-
-/// A rank's result for one shard.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ShardReport {
-    /// The shard.
-    pub shard: Shard,
-    /// The number of samples that were used.
-    pub samples: u64,
-    /// The number of targets that the loss counts, see [`BatchCounts::targets`].
-    pub targets: u64,
-    /// The number of samples that could not be used and were left out.
-    pub skipped: u64,
-    /// Loss summed over the counted targets.
-    pub loss_sum: f64,
-}
-
-impl ShardReport {
-    /// Creates the report of a shard without samples.
-    #[must_use]
-    pub fn empty(shard: Shard) -> Self {
-        Self {
-            shard,
-            samples: 0,
-            targets: 0,
-            skipped: 0,
-            loss_sum: 0.0,
-        }
-    }
-
-    /// Returns the numbers that the shard's sums count in.
-    #[must_use]
-    pub fn counts(&self) -> BatchCounts {
-        BatchCounts {
-            samples: self.samples,
-            targets: self.targets,
-        }
-    }
-
-    /// Adds the samples, the targets and the loss of another report; not those left out.
-    pub fn add(&mut self, other: &Self) {
-        self.samples += other.samples;
-        self.targets += other.targets;
-        self.loss_sum += other.loss_sum;
-    }
-}
-
-/// A step that has begun and is neither committed nor aborted yet.
-#[derive(Debug)]
-#[must_use = "a step is committed or aborted"]
-pub struct OpenStep {
-    batch: GlobalBatch,
-    run: Range<u32>,
-    reports: Vec<ShardReport>,
-    sample_ids: Vec<u64>,
-    busy_s: f64,
-}
-
-impl OpenStep {
-    /// Returns the samples of the step.
-    #[must_use]
-    pub fn batch(&self) -> &GlobalBatch {
-        &self.batch
-    }
-
-    /// Returns the step's number.
-    #[must_use]
-    pub fn step(&self) -> Step {
-        self.batch.step
-    }
-
-    /// Returns the logical shards that this rank computes.
-    #[must_use]
-    pub fn run(&self) -> Range<u32> {
-        self.run.clone()
-    }
-
-    /// Returns the numbers of samples and counted targets of the results recorded so far.
-    #[must_use]
-    pub fn counts(&self) -> BatchCounts {
-        self.reports.iter().map(ShardReport::counts).sum()
-    }
-
-    /// Returns the results recorded so far.
-    #[must_use]
-    pub fn reports(&self) -> &[ShardReport] {
-        &self.reports
-    }
-
-    /// Records that the backward pass of a shard is done, and the samples that it used.
-    pub fn record(&mut self, report: ShardReport, sample_ids: &[u64]) {
-        self.reports.push(report);
-        self.sample_ids.extend_from_slice(sample_ids);
-    }
-
-    /// Records samples of shards that another rank reports.
-    pub fn record_samples(&mut self, sample_ids: &[u64]) {
-        self.sample_ids.extend_from_slice(sample_ids);
-    }
-
-    /// Sets the seconds that this rank was busy with its shards; they arrive in [`CommittedStep::busy_s`] of all ranks.
-    pub fn set_busy(&mut self, seconds: f64) {
-        self.busy_s = seconds;
-    }
-}
-
-/// A step that is final on all ranks.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CommittedStep {
-    /// The step.
-    pub step: Step,
-    /// The pass over the data that the step belongs to.
-    pub epoch: Epoch,
-    /// The membership that computed it.
-    pub generation: Generation,
-    /// The number of samples of all ranks.
-    pub samples: u64,
-    /// The number of targets of all ranks that the loss counts. Without any, no weight changes.
-    pub targets: u64,
-    /// The number of committed steps with counted targets, including this one.
-    pub updates: u64,
-    /// The number of samples of all ranks that were skipped because they cannot be read.
-    pub skipped: u64,
-    /// The mean loss over the counted targets; NaN without any. Losses are added in shard order, so its bits do not depend
-    /// on the ranks.
-    pub loss: f64,
-    /// The check of the epoch's samples, if this step was its last.
-    pub epoch_verdict: Option<EpochVerdict>,
-    /// The newest generation that any rank knew of when it voted. When it is newer than `generation`, all
-    /// ranks apply the step and then enter that generation.
-    pub newest: Generation,
-    /// The requests of all ranks; see [`Session::request`].
-    pub requests: VoteRequests,
-    /// The seconds that each rank was busy with its shards, by rank; 0 for a rank that has not set them. See
-    /// [`OpenStep::set_busy`].
-    pub busy_s: Vec<f64>,
-    /// The sums that ranks attached to their votes for applying the step, by rank; see [`Session::attach_sums`].
-    pub sums: Vec<Vec<u8>>,
-    /// The notes that ranks attached to their votes, by rank; see [`Session::attach`].
-    pub notes: Vec<Vec<u8>>,
-    /// The samples of the step, rank by rank.
-    pub sample_ids: Vec<u64>,
-}
-
-impl CommittedStep {
-    /// Returns the numbers that the sums of the step are divided by.
-    #[must_use]
-    pub fn counts(&self) -> BatchCounts {
-        BatchCounts {
-            samples: self.samples,
-            targets: self.targets,
-        }
-    }
-}
-
-/// The outcome of [`Session::rejoin`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct RejoinOutcome {
-    /// The action of each rank before the next step.
-    pub plan: CatchUpPlan,
-    /// The step that became final, if this rank's action is [`CatchUp::ApplyGradient`]; the caller applies its
-    /// gradient.
-    pub committed: Option<CommittedStep>,
-}
 
 /// One rank's transaction log of a run, with the group over which the ranks vote.
 pub struct Session {
@@ -307,7 +123,7 @@ impl Session {
     /// # Errors
     /// The vote failed, or ranks disagree about the step, its shards, its samples or the weights. The
     /// session is then unchanged.
-    pub fn commit(&mut self, open: OpenStep) -> Result<CommittedStep, SessionError> {
+    pub fn commit(&mut self, open: OpenStep) -> Result<CommittedStep, TransactionError> {
         let votes = self.exchange(&open)?;
         self.transaction.commit(&open, votes)
     }
@@ -316,19 +132,19 @@ impl Session {
     ///
     /// # Errors
     /// As [`Session::commit`].
-    pub fn verify(&mut self) -> Result<(), SessionError> {
+    pub fn verify(&mut self) -> Result<(), TransactionError> {
         let open = self.begin_step();
         let votes = self.exchange(&open)?;
         self.transaction.verify(&open, votes)
     }
 
     /// Exchanges the votes of all ranks; returns their concatenation.
-    fn exchange(&self, open: &OpenStep) -> Result<Vec<u8>, SessionError> {
+    fn exchange(&self, open: &OpenStep) -> Result<Vec<u8>, TransactionError> {
         self.gather(&self.transaction.vote(open))
     }
 
-    fn gather(&self, bytes: &[u8]) -> Result<Vec<u8>, SessionError> {
-        let vote_failed = |source: CollectiveError| SessionError::Vote {
+    fn gather(&self, bytes: &[u8]) -> Result<Vec<u8>, TransactionError> {
+        let vote_failed = |source: CollectiveError| TransactionError::Vote {
             step: self.next_step(),
             source,
         };
@@ -352,7 +168,7 @@ impl Session {
         generation: Generation,
         shards: ShardPlan,
         holds_gradient: bool,
-    ) -> Result<RejoinOutcome, SessionError> {
+    ) -> Result<RejoinOutcome, TransactionError> {
         self.group = group;
         let place = place(&*self.group);
         self.transaction.enter(place, generation, shards);

@@ -1,7 +1,7 @@
 //! [`GossipStart`]: which replicas of an interrupted round continue.
 
 use super::update_log::{GossipRound, UpdateLog};
-use crate::served::words::{WordReader, packed, unpacked};
+use ronde_core::words::{WordReader, packed, unpacked};
 
 /// The replica that a rank has of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,7 +114,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::Step;
+    use ronde_core::Step;
 
     const ROUND: GossipRound = GossipRound {
         step: Step(1),

@@ -1,10 +1,10 @@
 //! How a [`Transaction`] continues in the next generation, or from a cursor.
 
-use crate::session::bytes::ByteReader;
-use crate::session::catch_up::{CatchUp, CatchUpPlan, StateReport};
-use crate::session::transaction::LastVote;
-use crate::session::{CommittedStep, SessionError, Transaction, VoteRequests, vote};
-use crate::{Generation, Step};
+use crate::transaction::LastVote;
+use crate::transaction::bytes::ByteReader;
+use crate::transaction::catch_up::{CatchUp, CatchUpPlan, StateReport};
+use crate::transaction::{CommittedStep, Transaction, TransactionError, VoteRequests, vote};
+use ronde_core::{Generation, Step};
 
 impl Transaction {
     /// Returns this rank's report of its state, for all members of a new group. `holds_gradient`: whether the caller kept
@@ -23,10 +23,10 @@ impl Transaction {
     ///
     /// # Errors
     /// A report is invalid, or no member has a complete state.
-    pub fn plan(&self, reports: &[u8]) -> Result<CatchUpPlan, SessionError> {
+    pub fn plan(&self, reports: &[u8]) -> Result<CatchUpPlan, TransactionError> {
         let reports = StateReport::decode_all(reports, self.place.ranks);
         let reports = reports.map_err(broken)?;
-        CatchUpPlan::new(&reports).ok_or(SessionError::StateLost)
+        CatchUpPlan::new(&reports).ok_or(TransactionError::StateLost)
     }
 
     /// Returns what this rank sends to all members after a plan: on its source, the last vote for members that missed it,
@@ -54,7 +54,7 @@ impl Transaction {
         &mut self,
         plan: &CatchUpPlan,
         snapshot: &[u8],
-    ) -> Result<Option<CommittedStep>, SessionError> {
+    ) -> Result<Option<CommittedStep>, TransactionError> {
         match plan.each[self.place.rank.index()] {
             CatchUp::UpToDate => Ok(None),
             CatchUp::ApplyGradient => self.adopt(snapshot).map(Some),
@@ -82,7 +82,7 @@ impl Transaction {
     }
 
     /// Commits the step that other ranks have committed, with the votes that they received.
-    fn adopt(&mut self, snapshot: &[u8]) -> Result<CommittedStep, SessionError> {
+    fn adopt(&mut self, snapshot: &[u8]) -> Result<CommittedStep, TransactionError> {
         let position = read(snapshot).map_err(broken)?;
         let open = self.begin_step();
         self.settle(&open, position.last)
@@ -122,8 +122,8 @@ impl Transaction {
     }
 }
 
-fn broken(problem: String) -> SessionError {
-    SessionError::BrokenVote { rank: 0, problem }
+fn broken(problem: String) -> TransactionError {
+    TransactionError::BrokenVote { rank: 0, problem }
 }
 
 /// The decoded form of [`Transaction::snapshot`] and [`Transaction::cursor`].

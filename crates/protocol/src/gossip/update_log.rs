@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::served::UpdateSamples;
-use crate::served::words::WordReader;
-use crate::{BatchCounts, Step};
+use ronde_core::words::WordReader;
+use ronde_core::{BatchCounts, Step};
 
 /// A round: replicas of any other one are foreign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

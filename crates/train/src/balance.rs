@@ -11,7 +11,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::shards::ShardPlan;
+use ronde_core::shards::ShardPlan;
 
 /// The smallest number of steps of a window.
 const WINDOW_STEPS: u32 = 8;
@@ -22,7 +22,7 @@ const WORTH: f64 = 0.1;
 
 /// The times of all ranks since the last choice.
 #[derive(Debug, Clone, Default)]
-pub struct Balance {
+pub(crate) struct Balance {
     /// The seconds that each rank was busy.
     busy_s: Vec<f64>,
     steps: u32,
@@ -32,11 +32,11 @@ pub struct Balance {
 
 /// A choice of [`Balance`].
 #[derive(Debug, Clone, PartialEq)]
-pub struct BalancedShares {
+pub(crate) struct BalancedShares {
     /// The new assignment.
-    pub shards: ShardPlan,
+    pub(crate) shards: ShardPlan,
     /// The seconds that each rank that computes needs for one shard, by rank.
-    pub shard_s: Vec<f64>,
+    pub(crate) shard_s: Vec<f64>,
 }
 
 impl Balance {
@@ -44,7 +44,7 @@ impl Balance {
     /// ended and it is worth the change; the next window then measures the new assignment.
     ///
     /// The last `servers` ranks never have a shard. Nothing is chosen while another rank has none, because its speed is unknown.
-    pub fn observe(
+    pub(crate) fn observe(
         &mut self,
         busy_s: &[f64],
         present: &ShardPlan,
@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::WorldSize;
+    use ronde_core::WorldSize;
 
     /// Runs steps on ranks of the given seconds per shard; returns the shares after each change.
     fn changes(shards: u32, shard_s: &[f64], steps: usize) -> Vec<Vec<u32>> {

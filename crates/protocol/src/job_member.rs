@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Assignment, Collectives, Generation, GroupRank, Recovery, Step};
+use crate::Assignment;
+use ronde_core::{Collectives, Generation, GroupRank, Recovery, Step};
 
 /// The reason why this worker has no position in the job any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

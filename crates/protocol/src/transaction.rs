@@ -1,15 +1,41 @@
-//! [`Transaction`]: the decisions of a [`super::Session`], without I/O.
+//! [`Transaction`]: a training step as a transaction, without I/O: the bytes of all ranks in, the outcome out.
+//!
+//! ```text
+//! begin_step -> backward of my shards, record each -> reduce the gradients -> commit -> apply them
+//!                                                  \-> dropped: nothing has changed
+//! ```
+//!
+//! A commit is a vote of all ranks: each confirms that it holds the complete reduced gradient, and reports the samples that
+//! it used and the hash of its weights after the previous step. Only when all ranks agree is the step final: the ledger and
+//! the cursor advance, and the caller applies the gradient to its weights. The caller exchanges the bytes: the `Session` of
+//! `ronde-train` over a group, the simulation of a cluster in its own way.
 
 use std::collections::BTreeMap;
 
-use crate::batch::BatchPlan;
+use self::vote::Vote;
 use crate::ledger::Ledger;
-use crate::session::vote::{self, Vote};
-use crate::session::{
-    CommittedStep, OpenStep, SessionError, ShardProblem, ShardReport, VoteRequests,
-};
-use crate::shards::ShardPlan;
-use crate::{BatchCounts, Generation, GroupRank, Shard, Step};
+use ronde_core::batch::BatchPlan;
+use ronde_core::shards::ShardPlan;
+use ronde_core::{BatchCounts, Generation, GroupRank, Shard, Step};
+
+mod bytes;
+mod catch_up;
+mod error;
+mod member_state;
+mod rejoin;
+mod requests;
+mod slice_exchange;
+mod step;
+#[cfg(test)]
+mod tests;
+mod vote;
+
+pub use catch_up::{CatchUp, CatchUpPlan, StateReport};
+pub use error::{ShardProblem, TransactionError};
+pub use member_state::{LoadAgreement, MemberState, StateSource};
+pub use requests::VoteRequests;
+pub use slice_exchange::{SliceExchange, SliceExchangeError};
+pub use step::{CommittedStep, OpenStep, RejoinOutcome, ShardReport};
 
 /// The place of a rank in the group that votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,7 +268,7 @@ impl Transaction {
         &mut self,
         open: &OpenStep,
         votes: Vec<u8>,
-    ) -> Result<CommittedStep, SessionError> {
+    ) -> Result<CommittedStep, TransactionError> {
         let committed = self.settle(open, self.received(votes))?;
         // The vote has carried them.
         self.requests = VoteRequests::default();
@@ -255,7 +281,7 @@ impl Transaction {
     ///
     /// # Errors
     /// As [`Transaction::commit`].
-    pub fn verify(&self, open: &OpenStep, votes: Vec<u8>) -> Result<(), SessionError> {
+    pub fn verify(&self, open: &OpenStep, votes: Vec<u8>) -> Result<(), TransactionError> {
         self.check_digests(&decode(&self.received(votes), open)?)
     }
 
@@ -274,7 +300,7 @@ impl Transaction {
         &mut self,
         open: &OpenStep,
         last: LastVote,
-    ) -> Result<CommittedStep, SessionError> {
+    ) -> Result<CommittedStep, TransactionError> {
         let mut votes = decode(&last, open)?;
         self.check_digests(&votes)?;
         let reports = self.check_shards(open, &votes)?;
@@ -285,7 +311,7 @@ impl Transaction {
             .collect();
         self.ledger
             .enter(&ids)
-            .map_err(|sample| SessionError::UnknownSample {
+            .map_err(|sample| TransactionError::UnknownSample {
                 step: open.step(),
                 sample,
                 samples: self.batches.samples(),
@@ -333,7 +359,7 @@ impl Transaction {
         Ok(committed)
     }
 
-    fn check_digests(&self, votes: &[Vote]) -> Result<(), SessionError> {
+    fn check_digests(&self, votes: &[Vote]) -> Result<(), TransactionError> {
         let complete = || votes.iter().filter(|vote| !vote.requests.heals);
         let mut first: BTreeMap<u32, Option<u64>> = BTreeMap::new();
         if complete().all(|vote| *first.entry(vote.digest_of).or_insert(vote.digest) == vote.digest)
@@ -341,7 +367,7 @@ impl Transaction {
             return Ok(());
         }
         let digests = votes.iter().map(|vote| vote.digest);
-        Err(SessionError::Diverged {
+        Err(TransactionError::Diverged {
             step: Step(self.next.0.saturating_sub(1)),
             digests: digests.map(Option::unwrap_or_default).collect(),
         })
@@ -353,9 +379,9 @@ impl Transaction {
         &self,
         open: &OpenStep,
         votes: &[Vote],
-    ) -> Result<Vec<ShardReport>, SessionError> {
+    ) -> Result<Vec<ShardReport>, TransactionError> {
         let step = open.step();
-        let wrong = |shard: Shard, problem: ShardProblem| SessionError::Shards {
+        let wrong = |shard: Shard, problem: ShardProblem| TransactionError::Shards {
             step,
             shard,
             problem,
@@ -387,7 +413,7 @@ impl Transaction {
             open.batch.samples(),
         );
         if recorded != expected {
-            return Err(SessionError::SampleIds {
+            return Err(TransactionError::SampleIds {
                 step,
                 recorded,
                 expected,
@@ -404,12 +430,12 @@ impl Transaction {
 }
 
 /// Decodes the votes on `open`, one per rank.
-fn decode(last: &LastVote, open: &OpenStep) -> Result<Vec<Vote>, SessionError> {
+fn decode(last: &LastVote, open: &OpenStep) -> Result<Vec<Vote>, TransactionError> {
     let votes = vote::decode_all(&last.votes, last.ranks)
-        .map_err(|(rank, problem)| SessionError::BrokenVote { rank, problem })?;
+        .map_err(|(rank, problem)| TransactionError::BrokenVote { rank, problem })?;
     let other = votes.iter().position(|vote| vote.step != open.step());
     if let Some(rank) = other {
-        return Err(SessionError::OtherStep {
+        return Err(TransactionError::OtherStep {
             rank: GroupRank(rank as u32),
             mine: open.step(),
             theirs: votes[rank].step,

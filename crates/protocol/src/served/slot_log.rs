@@ -1,8 +1,8 @@
 //! [`SlotLog`]: the updates that a slot of the state has applied, and the decision about each push.
 
-use super::staleness::StalenessTally;
-use super::words::WordReader;
-use crate::{BatchCounts, Step};
+use ronde_core::staleness::StalenessTally;
+use ronde_core::words::WordReader;
+use ronde_core::{BatchCounts, Step};
 
 /// A round: pushes and holdings of any other one are foreign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -13,8 +13,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::event::{PhaseTimes, StepPhase};
-use crate::{Event, Rank, Step};
+use ronde_core::event::{PhaseTimes, StepPhase};
+use ronde_core::{Event, Rank, Step};
 
 /// Steps of which reports of some ranks are missing: later ones replace the oldest.
 const OPEN_STEPS_MAX: usize = 64;
@@ -139,7 +139,7 @@ struct Suspect {
 
 /// The fold over the events of a job that finds its straggler.
 #[derive(Debug, Clone, Default)]
-pub struct StragglerDetector {
+pub(crate) struct StragglerDetector {
     world_size: usize,
     /// Steps of which not all ranks have reported, by rank.
     open: BTreeMap<Step, Vec<Option<RankReport>>>,
@@ -153,7 +153,7 @@ pub struct StragglerDetector {
 impl StragglerDetector {
     /// Adds an event. Returns [`Event::StragglerDetected`] or [`Event::StragglerRecovered`] when the decision changes. A
     /// change of the membership begins again without a straggler and without an event, because ranks change.
-    pub fn take(&mut self, event: &Event) -> Option<Event> {
+    pub(crate) fn take(&mut self, event: &Event) -> Option<Event> {
         match event {
             Event::RunStarted { world_size, .. }
             | Event::MembershipChanged { world_size, .. }

@@ -4,7 +4,7 @@
 //! The ledger therefore records which samples *were* used, not which ones were planned. Every vote carries
 //! the ids, so every rank holds the whole ledger and the loss of a rank loses no entries.
 
-use crate::Epoch;
+use ronde_core::Epoch;
 
 /// The numbers of used, missing and repeated samples of one epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::shards::even_range;
+use ronde_core::shards::even_range;
 
 /// Elements that are held by several ranks are sent in parts that begin at multiples of this many elements.
 const GRAIN: usize = 64;

@@ -146,8 +146,8 @@ impl ExchangeBook {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Step;
-    use crate::seed::SeedTree;
+    use ronde_core::Step;
+    use ronde_core::seed::SeedTree;
 
     fn books(ranks: u32) -> Vec<ExchangeBook> {
         let pairings = Pairings::new(SeedTree::new(7), Step(0), ranks);
