@@ -6,7 +6,6 @@
     reason = "a command-line tool prints to its terminal"
 )]
 
-mod clock;
 mod deny;
 mod dist;
 mod formats;
@@ -26,7 +25,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
-
 use steps::{Outcome, Steps};
 use stores::Stores;
 

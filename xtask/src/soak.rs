@@ -7,13 +7,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
-use rustix::process::Signal;
-use serde_json::Value;
-
-use crate::steps::Outcome;
-use crate::{FULL, cargo, clock, fuzz, outside};
 use account::RunAccount;
+use anyhow::{Context, Result, bail};
 use fault_kind::FaultKind;
 use faults::{FaultSequence, SoakFault};
 use hosts::NamespacePair;
@@ -22,7 +17,12 @@ use layout::JobLayout;
 use options::SoakOptions;
 use recovery::AppliedFault;
 use report::{Reference, SoakReport};
+use rustix::process::Signal;
+use serde_json::Value;
 use workers::WorkerTracker;
+
+use crate::steps::Outcome;
+use crate::{FULL, cargo, fuzz, outside};
 
 mod account;
 mod chaos;
@@ -131,11 +131,11 @@ fn run(options: &SoakOptions) -> Result<()> {
     let ronde = folder.join("ronde");
     std::fs::copy(target.join("release/ronde"), &ronde).context("copying the built program")?;
     let reference = reference(&ronde, &folder, options)?;
-    let begun = clock::now();
+    let begun = ronde_clock::now();
     let mut report = SoakReport::default();
     let layouts = layouts(options)?;
     let mut number = 0;
-    while number < layouts.len() || clock::now() - begun < options.lasts() {
+    while number < layouts.len() || ronde_clock::now() - begun < options.lasts() {
         let job = folder.join(format!("job-{number}"));
         let folder = fresh(&job, &options.run_file())?;
         let layout = layouts[number % layouts.len()];
@@ -147,7 +147,10 @@ fn run(options: &SoakOptions) -> Result<()> {
         number += 1;
     }
     report.conclude(&reference);
-    println!("{}", report.text(options, &reference, clock::now() - begun));
+    println!(
+        "{}",
+        report.text(options, &reference, ronde_clock::now() - begun)
+    );
     if !report.is_fine() {
         bail!(
             "the soak found a difference; repeat it with: {}",
@@ -260,7 +263,7 @@ fn disturb(
         later: Vec::new(),
         faults,
         workers: options.workers,
-        moved: clock::now(),
+        moved: ronde_clock::now(),
     };
     let failure = run.follow()?;
     Ok(FaultyRun {
@@ -306,7 +309,7 @@ impl SoakRun {
                 let words = || format!("the run ended with {status}:\n{}", self.job.log_ends());
                 return Ok((!status.success()).then(words));
             }
-            let now = clock::now();
+            let now = ronde_clock::now();
             if due.is_none() && self.events.iter().any(|e| e["event"] == "step_committed") {
                 due = Some(now + Duration::from_secs_f64(fault.after_s));
             }
@@ -325,7 +328,7 @@ impl SoakRun {
                 let words = self.job.log_ends();
                 return Ok(Some(format!("{what} for {STALL_LIMIT:?}:\n{words}")));
             }
-            clock::pause(TURN);
+            ronde_clock::pause(TURN);
         }
     }
 
@@ -334,7 +337,7 @@ impl SoakRun {
         while let Some(event) = self.job.next()? {
             self.workers_seen.record(&event);
             if event["event"] == "step_committed" {
-                self.moved = clock::now();
+                self.moved = ronde_clock::now();
             }
             self.events.push(event);
         }
@@ -382,7 +385,7 @@ impl SoakRun {
         if needs_victims && victims.is_empty() || !self.workers_seen.survives(&victims) {
             return Ok(false);
         }
-        let (at, now) = (clock::unix_s(), clock::now());
+        let (at, now) = (ronde_clock::unix_s(), ronde_clock::now());
         let is_done = match (fault.kind.kills_coordinator(), fault.kind.cuts()) {
             (true, _) => self.job.kill_coordinator(),
             // Workers that are only rejoining have nothing to lose.

@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use crate::clock;
-
 /// The outcomes of the parts so far.
 #[derive(Default)]
 pub(crate) struct Steps {
@@ -37,7 +35,7 @@ impl Steps {
         action: impl FnOnce() -> Result<Outcome>,
     ) {
         println!("\n== {step}");
-        let start = clock::now();
+        let start = ronde_clock::now();
         let result = action();
         self.times.push((step, start.elapsed()));
         match result {

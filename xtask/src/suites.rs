@@ -13,13 +13,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use harness_output::{TestEnd, TestEnds, is_result, listed, message, skips, unfinished_test};
+use report::{SuiteReport, durations, summary};
 use serde_json::Value;
 
 use crate::steps::Steps;
-use crate::{FULL, cargo_with, clock, root};
-
-use harness_output::{TestEnd, TestEnds, is_result, listed, message, skips, unfinished_test};
-use report::{SuiteReport, durations, summary};
+use crate::{FULL, cargo_with, root};
 
 const STEP: &str = "test suites";
 /// A suite in which no test ends for this long hangs. The time of a whole suite depends on the machine.
@@ -185,7 +184,7 @@ impl Suite {
             target: self.target.clone(),
             ..SuiteReport::default()
         };
-        let start = clock::now();
+        let start = ronde_clock::now();
         let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let order = self.order(variables);
         let ended = match self.output(variables, threads) {
@@ -290,7 +289,7 @@ impl Suite {
             .stderr(file.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start {}", self.program.display()))?;
-        let start = clock::now();
+        let start = ronde_clock::now();
         let (mut output, mut lines) = (Vec::new(), 0);
         let (mut ends, mut tests) = (TestEnds::default(), Vec::new());
         let mut last = start;
@@ -300,7 +299,7 @@ impl Suite {
             while let Some(end) = output[lines..].iter().position(|byte| *byte == b'\n') {
                 let line = String::from_utf8_lossy(&output[lines..lines + end]);
                 lines += end + 1;
-                last = clock::now();
+                last = ronde_clock::now();
                 tests.extend(ends.line(&line).map(|(name, end)| (name, end, at)));
             }
             Ok(last.elapsed())
@@ -317,7 +316,7 @@ impl Suite {
                 look(&mut output)?;
                 break None;
             }
-            clock::pause(Duration::from_millis(20));
+            ronde_clock::pause(Duration::from_millis(20));
         };
         Ok(ProgramEnd {
             status,

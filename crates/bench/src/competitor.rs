@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::BenchError;
 use crate::mpi_launcher::MpiLauncher;
 use crate::output_tail::tail;
 use crate::settings::Competitor;
 use crate::turns::{CompetitorReply, CompetitorTurn, LineConnection};
-use crate::{BenchError, clock};
 
 /// The script, a copy of the file in `benchmarks/`.
 const SCRIPT: &str = include_str!("../../../benchmarks/gloo_and_mpi_all_reduce.py");
@@ -202,12 +202,12 @@ impl CompetitorProcess {
             // The rank may have exited already.
             let _ = line.stream().shutdown(std::net::Shutdown::Both);
         }
-        let deadline = clock::now() + LEAVE_MAX;
-        while clock::now() < deadline {
+        let deadline = ronde_clock::now() + LEAVE_MAX;
+        while ronde_clock::now() < deadline {
             if !matches!(self.child.try_wait(), Ok(None)) {
                 return;
             }
-            clock::pause(Duration::from_millis(10));
+            ronde_clock::pause(Duration::from_millis(10));
         }
         // Ending mpirun ends its ranks too.
         let _ = self.child.kill();

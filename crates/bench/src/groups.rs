@@ -11,10 +11,10 @@ use ronde_identity::{Authority, Identity, Member, Validity};
 use ronde_protocol::Assignment;
 use ronde_schedule::{Algorithm, Hosts};
 
+use crate::BenchError;
 use crate::cases::{OperationCase, OperationCases};
 use crate::hub::START_MAX;
 use crate::settings::{BenchTransport, Settings};
-use crate::{BenchError, clock};
 
 /// The time limit of a measured operation.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -150,7 +150,7 @@ impl Groups {
         let (job, rank) = (&assignment.job, assignment.rank);
         let mut texts = Vec::new();
         if rank == Rank(0) {
-            let validity = Validity::from_now(clock::wall(), CERTIFICATES);
+            let validity = Validity::from_now(ronde_clock::date(), CERTIFICATES);
             let authority = Authority::new(job, validity)?;
             for rank in assignment.world_size.ranks() {
                 let identity = authority.issue(&Member::Rank(rank), validity)?;

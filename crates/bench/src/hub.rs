@@ -6,12 +6,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::BenchError;
 use crate::competitor::CompetitorProcess;
 use crate::report::MeasurementRow;
 use crate::turns::{
     CompetitorReply, CompetitorTurn, Hello, LineConnection, Rank0Message, TURN_MAX,
 };
-use crate::{BenchError, clock};
 
 /// The time in which the competitors must start: PyTorch is large.
 pub(crate) const START_MAX: Duration = Duration::from_secs(180);
@@ -72,19 +72,19 @@ impl Hub {
         mut competitors: CompetitorProcess,
         go_on: &dyn Fn() -> bool,
     ) -> Result<(), BenchError> {
-        let deadline = clock::now() + START_MAX;
+        let deadline = ronde_clock::now() + START_MAX;
         while !competitors.are_complete() {
             competitors.check()?;
             if !go_on() {
                 return Err(BenchError::channel("start the competitors", "interrupted"));
             }
-            if clock::now() >= deadline {
+            if ronde_clock::now() >= deadline {
                 return Err(competitors.failure("mpirun did not start all ranks in three minutes"));
             }
             match self.accept()? {
                 Some((Hello::Other { rank }, line)) => competitors.enter(rank, line)?,
                 Some((Hello::Ronde, _)) => {}
-                None => clock::pause(PAUSE),
+                None => ronde_clock::pause(PAUSE),
             }
         }
         self.competitors = Some(competitors);
@@ -104,7 +104,7 @@ impl Hub {
             match self.accept()? {
                 Some((Hello::Ronde, line)) => break line,
                 Some(_) => {}
-                None if go_on() => clock::pause(PAUSE),
+                None if go_on() => ronde_clock::pause(PAUSE),
                 None => return Ok(()),
             }
         };
@@ -141,8 +141,8 @@ impl Hub {
             let problem = format!("{} was not started", turn.backend);
             return failed(BenchError::channel("run a turn", problem));
         };
-        let deadline = clock::now() + TURN_MAX;
-        let go_on = || go_on() && clock::now() < deadline;
+        let deadline = ronde_clock::now() + TURN_MAX;
+        let go_on = || go_on() && ronde_clock::now() < deadline;
         competitors.turn(turn, &go_on).unwrap_or_else(failed)
     }
 

@@ -15,7 +15,6 @@
 
 mod cases;
 mod choice_comparison;
-mod clock;
 mod competitor;
 mod error;
 mod explain;

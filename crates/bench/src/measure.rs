@@ -8,10 +8,10 @@ use ronde_core::{
     PointToPoint, ReduceOp, Tag,
 };
 
+use crate::BenchError;
 use crate::operation::{OperationKind, OperationShape};
 use crate::reference::ReferenceResult;
 use crate::settings::BufferMemory;
-use crate::{BenchError, clock};
 
 /// The number of times a buffer is reduced before it gets new data, because sums grow with each
 /// time.
@@ -73,7 +73,7 @@ impl MeasuredOperation<'_> {
             _ => REUSES,
         };
         let mut seconds = Vec::with_capacity(iterations);
-        let begin = clock::now();
+        let begin = ronde_clock::now();
         for i in 0..iterations {
             if i % (self.turns * reuses) == 0 {
                 for buffer in &mut ring {
@@ -88,7 +88,7 @@ impl MeasuredOperation<'_> {
                 None => std::mem::replace(&mut ring[place], Buffer::host(self.shape.dtype, 0)),
             };
             let call = operation.clone();
-            let start = clock::now();
+            let start = ronde_clock::now();
             let result = self.group.start_and_wait(call, buffer);
             seconds.push(start.elapsed().as_secs_f64());
             let result = self.checked(result)?;
@@ -111,7 +111,7 @@ impl MeasuredOperation<'_> {
             .map(|_| self.allocate())
             .collect::<Result<Vec<_>, _>>()?;
         let mut seconds = Vec::with_capacity(iterations);
-        let begin = clock::now();
+        let begin = ronde_clock::now();
         for i in 0..iterations {
             let place = i % self.turns;
             let mut buffer = std::mem::replace(&mut ring[place], Buffer::host(self.shape.dtype, 0));
@@ -122,7 +122,7 @@ impl MeasuredOperation<'_> {
             self.fill(&mut buffer);
             self.barrier()?;
             let call = operation.clone();
-            let start = clock::now();
+            let start = ronde_clock::now();
             let result = self.group.start_and_wait(call, buffer);
             seconds.push(start.elapsed().as_secs_f64());
             let result = self.checked(result)?;
@@ -139,13 +139,13 @@ impl MeasuredOperation<'_> {
     fn ping_pong(&self, iterations: usize) -> Result<TurnTimings, BenchError> {
         let mut seconds = Vec::with_capacity(iterations);
         self.barrier()?;
-        let begin = clock::now();
+        let begin = ronde_clock::now();
         let rank = self.group.rank().index();
         if rank < 2 {
             let other = GroupRank(1 - rank as u32);
             let (mut mine, mut theirs) = (self.fresh()?, self.allocate()?);
             for _ in 0..iterations {
-                let start = clock::now();
+                let start = ronde_clock::now();
                 if rank == 0 {
                     mine = self.send(other, mine)?;
                     theirs = self.receive(other, theirs)?;

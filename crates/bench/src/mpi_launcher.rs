@@ -5,9 +5,9 @@ use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use crate::BenchError;
 use crate::competitor::missing;
 use crate::output_tail::tail;
-use crate::{BenchError, clock};
 
 /// The time in which a program must report its version; a Python loads the library of MPI for it.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
@@ -180,11 +180,13 @@ fn answer(command: &mut Command, what: &str) -> Result<(String, String), BenchEr
     let (output, errors) = (child.stdout.take(), child.stderr.take());
     let output = output.map(|pipe| std::thread::spawn(move || tail(pipe, ANSWER_BYTES)));
     let errors = errors.map(|pipe| std::thread::spawn(move || tail(pipe, ANSWER_BYTES)));
-    let deadline = clock::now() + ANSWER_MAX;
+    let deadline = ronde_clock::now() + ANSWER_MAX;
     let status = loop {
         match child.try_wait() {
             Ok(Some(status)) => break Some(status),
-            Ok(None) if clock::now() < deadline => clock::pause(Duration::from_millis(5)),
+            Ok(None) if ronde_clock::now() < deadline => {
+                ronde_clock::pause(Duration::from_millis(5))
+            }
             _ => {
                 let _ = child.kill();
                 let _ = child.wait();

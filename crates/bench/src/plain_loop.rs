@@ -3,7 +3,6 @@
 
 use ronde_core::ReduceOp;
 
-use crate::clock;
 use crate::values::ElementSource;
 
 /// The number of elements that fit into the first-level cache.
@@ -37,7 +36,7 @@ impl PlainLoop {
         for i in 0..iterations {
             let place = i % self.sets.len();
             let set = &mut self.sets[place];
-            let start = clock::now();
+            let start = ronde_clock::now();
             if let Some((first, others)) = set.split_first_mut() {
                 sum(first, others);
             }

@@ -160,7 +160,7 @@ impl CollectivesReport {
     /// Creates an empty report of this moment and machine.
     #[must_use]
     pub fn new(machine: Machine, settings: Settings, worlds: Vec<usize>) -> Self {
-        let at = crate::clock::wall().duration_since(std::time::UNIX_EPOCH);
+        let at = ronde_clock::date().duration_since(std::time::UNIX_EPOCH);
         Self {
             header: FormatHeader::of(FORMAT),
             at: at.map_or(0, |since| since.as_secs()),

@@ -16,7 +16,6 @@ compile_error!("slices are little-endian and written from memory without convers
 
 mod catalog;
 mod checkpoint;
-mod clock;
 mod cutting;
 mod envelope;
 mod error;

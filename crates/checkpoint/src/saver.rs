@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytemuck::cast_slice;
+use ronde_clock::Stopwatch;
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::{Rank, Step, WorldSize};
 use ronde_store::Store;
 use serde::{Deserialize, Serialize};
 
-use crate::clock::SaveTimer;
 use crate::vector::check_all;
 use crate::writer::{CopiedSlice, WriteResult, WriteTask};
 use crate::{CheckpointError, Fence, SliceFile, StateVector, cutting, names, writer};
@@ -183,7 +183,7 @@ impl Saver {
         if let Some(step) = self.under_way {
             return Err(CheckpointError::Busy { step });
         }
-        let watch = SaveTimer::start();
+        let watch = Stopwatch::start();
         let pieces = pieces(save)?;
         let name = names::slice(
             save.step,

@@ -3,12 +3,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender};
 
-use ronde_store::{ObjectName, Store};
-
+use ronde_clock::Stopwatch;
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::spans::SpanKind;
+use ronde_store::{ObjectName, Store};
 
-use crate::clock::SaveTimer;
 use crate::{CheckpointError, Digest, PartRecord, SavedPart, SliceRecord};
 
 /// The bytes of one write.
@@ -80,7 +79,7 @@ fn write(
             let (bytes, behind) = rest.split_at(elements as usize * piece.element_bytes);
             rest = behind;
             offset += bytes.len();
-            let watch = SaveTimer::start();
+            let watch = Stopwatch::start();
             let blake3 = Digest::of(bytes);
             let hashed = watch.elapsed_s();
             // Small tensors are written together.
@@ -104,7 +103,7 @@ fn write(
             parts,
         });
     }
-    let watch = SaveTimer::start();
+    let watch = Stopwatch::start();
     upload.write(&buffer[written..])?;
     upload.publish()?;
     part.writing_s += watch.elapsed_s();

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use ronde_identity::{Identity, JoinToken, Member};
 use ronde_protocol::{JobPhase, Settings};
 
-use crate::clock;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
 use crate::long_wait::{LongWait, WaitSettings};
@@ -56,7 +55,7 @@ impl Invitation {
         question: &mut dyn FnMut() -> RequestBody,
         wait: WaitSettings<'_>,
     ) -> Result<TokenReply, ClusterError> {
-        let deadline = clock::now() + wait.timeout;
+        let deadline = ronde_clock::now() + wait.timeout;
         let mut long = LongWait::begin("a coordinator".to_owned(), deadline, wait.notify);
         let mut hints = Vec::new();
         loop {
@@ -69,7 +68,7 @@ impl Invitation {
                     token: self.token.to_text().expose().to_owned(),
                     asks: question(),
                 };
-                let left = deadline.saturating_duration_since(clock::now());
+                let left = deadline.saturating_duration_since(ronde_clock::now());
                 let limit = left.min(CALL_MAX).max(Duration::from_millis(1));
                 match call(address, &self.token, &question, limit) {
                     Ok(TokenReply::Refused { reason }) => {
@@ -91,7 +90,7 @@ impl Invitation {
             self.refuse_over()?;
             // No coordinator is listed yet: it may just be starting.
             may_appear |= tried.is_empty();
-            if !may_appear || clock::now() >= deadline {
+            if !may_appear || ronde_clock::now() >= deadline {
                 if tried.is_empty() {
                     tried.push("no coordinator is listed".to_owned());
                 }
@@ -101,7 +100,7 @@ impl Invitation {
                 true => "none is listed".to_owned(),
                 false => tried.join("; "),
             });
-            clock::pause(REPEAT_AFTER);
+            ronde_clock::pause(REPEAT_AFTER);
         }
     }
 
@@ -117,7 +116,7 @@ impl Invitation {
             .and_then(|folder| folder.coordinators().ok());
         let (mut found, mut problems) = (listed.unwrap_or_default(), Vec::new());
         for address in &self.addresses {
-            let left = deadline.saturating_duration_since(clock::now());
+            let left = deadline.saturating_duration_since(ronde_clock::now());
             match address.resolve(left) {
                 Ok(addresses) => found.extend(addresses),
                 Err(problem) => problems.push(problem),
@@ -168,7 +167,7 @@ impl Agent {
         wait: WaitSettings<'_>,
     ) -> Result<Self, ClusterError> {
         let WaitSettings { timeout, notify } = wait;
-        let deadline = clock::now() + timeout;
+        let deadline = ronde_clock::now() + timeout;
         let mut asks = || RequestBody::Certificate {
             host: host.to_owned(),
         };

@@ -11,7 +11,6 @@ use std::time::Duration;
 use ronde_core::{Event, Rank, WorldSize};
 use ronde_protocol::{ToWorker, WorkerReport};
 
-use crate::clock;
 use crate::token::Token;
 use crate::wire::{
     self, FromSupervisor, FromWorker, HELLO_BYTES_MAX, JobTerms, MessageReader, PROTOCOL,
@@ -194,7 +193,7 @@ impl ControlServer {
         // A thread may be waiting for space in the queue.
         while threads.iter().any(|thread| !thread.is_finished()) {
             while self.next().is_some() {}
-            clock::pause(Duration::from_millis(1));
+            ronde_clock::pause(Duration::from_millis(1));
         }
         for thread in threads {
             let _ = thread.join();
@@ -234,7 +233,7 @@ fn accept(
                     return;
                 }
                 // Usually out of file descriptors, which may be temporary.
-                clock::pause(Duration::from_millis(10));
+                ronde_clock::pause(Duration::from_millis(10));
                 continue;
             }
         };
@@ -318,7 +317,7 @@ fn admit(
         Err(())
     };
     let (protocol, token, rank, pid, worker) =
-        match reader.next(HELLO_BYTES_MAX, Some(clock::now() + HELLO_MAX)) {
+        match reader.next(HELLO_BYTES_MAX, Some(ronde_clock::now() + HELLO_MAX)) {
             Ok(FromWorker::Hello {
                 protocol,
                 token,

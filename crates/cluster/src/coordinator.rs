@@ -17,7 +17,6 @@ use ronde_protocol::{
     Time, WorkerId,
 };
 
-use crate::clock;
 use crate::error::ClusterError;
 use crate::job::{JobFolder, job_error};
 use crate::job_history::JobHistory;
@@ -86,7 +85,7 @@ pub fn coordinate(
     ready: &mut dyn FnMut(SocketAddr),
 ) -> Result<CoordinatorOutcome, ClusterError> {
     let (authority, token) = folder.credentials()?;
-    let validity = Validity::from_now(clock::today(), CERTIFICATE);
+    let validity = Validity::from_now(ronde_clock::date(), CERTIFICATE);
     let identity = authority.issue(&Member::Coordinator, validity)?;
     let me = CoordinatorId(random().map_err(|e| job_error(folder.path(), e.to_string()))?);
     let machine = CoordinatorMachine::new(me, folder.spec().settings)
@@ -120,7 +119,7 @@ pub fn coordinate(
         tell,
         machine,
         keeper,
-        begun: clock::now(),
+        begun: ronde_clock::now(),
         wake: None,
         narration: JobHistory::default(),
         board: StatusBoard::default(),
@@ -228,17 +227,17 @@ impl CoordinatorShell<'_> {
         for (_, hello) in self.waiting_agents.drain(..) {
             hello.outbox.close();
         }
-        let deadline = clock::now() + FAREWELL_MAX;
-        while self.agents.any_open() && clock::now() < deadline {
+        let deadline = ronde_clock::now() + FAREWELL_MAX;
+        while self.agents.any_open() && ronde_clock::now() < deadline {
             // Threads that wait for space in the queue must be able to continue.
             while inputs.try_recv().is_ok() {}
-            clock::pause(Duration::from_millis(2));
+            ronde_clock::pause(Duration::from_millis(2));
         }
         drop(inputs);
     }
 
     fn now(&self) -> Duration {
-        clock::now() - self.begun
+        ronde_clock::now() - self.begun
     }
 
     fn time(&self) -> Time {
@@ -351,7 +350,7 @@ impl CoordinatorShell<'_> {
                 }
             }
             CoordinatorCommand::Start { host, slot, worker } => {
-                let validity = Validity::from_now(clock::today(), CERTIFICATE);
+                let validity = Validity::from_now(ronde_clock::date(), CERTIFICATE);
                 let issued = self.authority.issue(&Member::Worker(worker.0), validity);
                 let (Some(number), Ok(issued)) = (self.agents.number_of(&host), issued) else {
                     // Its host is gone; a worker that never reports is given up after a while.
@@ -389,7 +388,7 @@ impl CoordinatorShell<'_> {
                 ..
             }
             | Reason::SlotGivenUp { slot, .. } => {
-                self.state.died(*slot, clock::unix_ms());
+                self.state.died(*slot, ronde_clock::unix_ms());
                 self.keep_state();
             }
             _ => {}
@@ -425,7 +424,7 @@ impl CoordinatorShell<'_> {
         if let Some(workers) = self.state.workers {
             self.feed(CoordinatorEvent::Scale { workers });
         }
-        for (slot, ages) in self.state.deaths(clock::unix_ms()) {
+        for (slot, ages) in self.state.deaths(ronde_clock::unix_ms()) {
             self.feed(CoordinatorEvent::DiedBefore { slot, ages });
         }
         self.replay_journal();

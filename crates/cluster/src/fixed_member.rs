@@ -21,7 +21,6 @@ use ronde_protocol::{
     Milestone,
 };
 
-use crate::clock;
 use crate::error::ClusterError;
 use crate::long_wait::WaitSettings;
 use crate::peer_address::PeerAddress;
@@ -110,7 +109,7 @@ impl FixedMember {
         bind: impl FnOnce(IpAddr) -> std::io::Result<SocketAddr>,
         wait: WaitSettings<'_>,
     ) -> Result<Arc<Self>, ClusterError> {
-        let deadline = clock::now() + wait.timeout;
+        let deadline = ronde_clock::now() + wait.timeout;
         let failed = |problem: String| ClusterError::Rendezvous {
             address: mine.rendezvous.clone(),
             problem,

@@ -15,7 +15,6 @@ use ronde_protocol::{CoordinatorId, JobRecord, Settings};
 use ronde_store::{Address, ObjectName, RemoteSettings, Store, StoreExt};
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
 use crate::error::{ClusterError, store_error};
 
 /// The format of [`JOB_FILE`].
@@ -256,7 +255,7 @@ impl JobFolder {
         address: SocketAddr,
     ) -> Result<(), ClusterError> {
         let folder = name(COORDINATORS)?;
-        let since = clock::today()
+        let since = ronde_clock::date()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |since| since.as_millis());
         for entry in self.store.list(Some(&folder)).map_err(store_error)? {
@@ -288,7 +287,7 @@ impl JobFolder {
     pub(crate) fn credentials(&self) -> Result<(Authority, JoinToken), ClusterError> {
         let failed = |error| job_error(&self.path.join(AUTHORITY_FILE), format!("{error}"));
         if !self.path.join(AUTHORITY_FILE).exists() {
-            let validity = Validity::from_now(clock::today(), YEAR);
+            let validity = Validity::from_now(ronde_clock::date(), YEAR);
             let made = Authority::new(&self.spec.job, validity).map_err(failed)?;
             self.first(AUTHORITY_FILE, made.to_pem().expose())?;
         }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::straggler::StragglerDetector;
 use ronde_core::{Epoch, Event, Generation, Step};
 use ronde_protocol::{LossCause, Reason, StartFrom};
+
+use crate::straggler::StragglerDetector;
 
 /// Time that workers may take to start before it is reported.
 const START_QUIET: Duration = Duration::from_secs(2);

@@ -8,8 +8,6 @@ use std::time::UNIX_EPOCH;
 use ronde_core::{Event, FormatHeader};
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
-
 /// Number of bytes after which [`Journal::lines_from`] reads no further line.
 const LINES_BYTES: usize = 1 << 20;
 
@@ -68,7 +66,7 @@ impl Journal {
 
     /// Appends an event; returns its number, starting from 1.
     pub(crate) fn append(&mut self, event: &Event) -> std::io::Result<u64> {
-        let t = clock::today()
+        let t = ronde_clock::date()
             .duration_since(UNIX_EPOCH)
             .map_or(0.0, |since| since.as_secs_f64());
         self.line(&JournalLine { t, event })?;

@@ -8,7 +8,6 @@
 mod activity;
 mod agent;
 mod child;
-mod clock;
 mod control;
 mod coordinator;
 mod coordinator_client;

@@ -10,7 +10,6 @@ use ronde_core::{Event, Generation, Rank, Tracker};
 use ronde_identity::{Identity, Member};
 use ronde_protocol::JobMember;
 
-use crate::clock;
 use crate::error::ClusterError;
 use crate::membership_client::MembershipClient;
 use crate::queue::EventQueue;
@@ -90,7 +89,7 @@ impl WorkerLink {
         worker: u64,
         timeout: Duration,
     ) -> Result<Self, ClusterError> {
-        let deadline = clock::now() + timeout;
+        let deadline = ronde_clock::now() + timeout;
         let hello = FromWorker::Hello {
             protocol: PROTOCOL,
             token: token.to_owned(),
@@ -103,14 +102,14 @@ impl WorkerLink {
                 Ok(welcome) => return Self::start(welcome, rank, worker),
                 Err(ConnectError::Final(error)) => return Err(error),
                 Err(ConnectError::Retry(cause)) => {
-                    if clock::now() + RETRY_PAUSE >= deadline {
+                    if ronde_clock::now() + RETRY_PAUSE >= deadline {
                         return Err(ClusterError::Connect {
                             address: control,
                             limit: timeout,
                             cause,
                         });
                     }
-                    clock::pause(RETRY_PAUSE);
+                    ronde_clock::pause(RETRY_PAUSE);
                 }
             }
         }
@@ -223,7 +222,7 @@ impl WorkerLink {
             });
         }
         self.queue.close();
-        let flushed = self.queue.flush(clock::now() + FLUSH_MAX);
+        let flushed = self.queue.flush(ronde_clock::now() + FLUSH_MAX);
         // An error means that the supervisor is gone.
         let _ = self.stream.shutdown(Shutdown::Write);
         flushed && self.queue.dropped() == dropped
@@ -265,7 +264,7 @@ fn greet(
     deadline: Instant,
 ) -> Result<AcceptedHello, ConnectError> {
     let left = deadline
-        .saturating_duration_since(clock::now())
+        .saturating_duration_since(ronde_clock::now())
         .max(Duration::from_millis(1));
     let stream = TcpStream::connect_timeout(&control, left).map_err(ConnectError::Retry)?;
     stream.set_nodelay(true).map_err(ConnectError::Retry)?;

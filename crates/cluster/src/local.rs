@@ -12,7 +12,6 @@ use rustix::fd::OwnedFd;
 use rustix::process::Pid;
 
 use crate::child;
-use crate::clock;
 use crate::groups;
 use crate::launcher::{Launcher, LogSink, ProcessSpec, StartedProcess, StopSignal};
 use crate::outcome::ProcessExit;
@@ -75,7 +74,7 @@ impl LocalLauncher {
         };
         if poll(&mut fds, Some(&timespec)).is_err() {
             // Usually interrupted by a signal: the caller checks and calls again.
-            clock::pause(wait.min(Duration::from_millis(1)));
+            ronde_clock::pause(wait.min(Duration::from_millis(1)));
         }
     }
 }

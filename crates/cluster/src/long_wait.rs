@@ -2,8 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use crate::clock;
-
 /// The time before the first report, and between two reports with different causes.
 const REPORT_AFTER: Duration = Duration::from_secs(2);
 /// The time between two reports with the same cause.
@@ -39,14 +37,14 @@ impl<'a> LongWait<'a> {
             what,
             deadline,
             notify,
-            next: clock::now() + REPORT_AFTER,
+            next: ronde_clock::now() + REPORT_AFTER,
             reported: None,
         }
     }
 
     /// Notes that the wait continues for this reason, and reports it if it is time.
     pub(crate) fn continues(&mut self, cause: &str) {
-        self.continues_at(clock::now(), cause);
+        self.continues_at(ronde_clock::now(), cause);
     }
 
     fn continues_at(&mut self, now: Instant, cause: &str) {
@@ -73,7 +71,7 @@ mod tests {
 
     #[test]
     fn a_long_wait_is_reported_with_each_new_cause_and_now_and_then() {
-        let (mut said, begun) = (Vec::new(), clock::now());
+        let (mut said, begun) = (Vec::new(), ronde_clock::now());
         let mut notify = |text: String| said.push(text);
         let mut wait = LongWait::begin(
             "rank 0".to_owned(),

@@ -14,7 +14,6 @@ use ronde_protocol::{
     MemberInfo, Time, ToWorker, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine, WorkerSlot,
 };
 
-use crate::clock;
 use crate::error::ClusterError;
 use crate::queue::EventQueue;
 use crate::wire::JobTerms;
@@ -111,7 +110,7 @@ impl MembershipClient {
             })?;
         Ok(Arc::new(Self {
             terms,
-            begun: clock::now(),
+            begun: ronde_clock::now(),
             queue,
             state: Mutex::new(ClientState {
                 machine,
@@ -197,7 +196,7 @@ impl MembershipClient {
     }
 
     fn now(&self) -> Time {
-        Time::default().after(clock::now() - self.begun)
+        Time::default().after(ronde_clock::now() - self.begun)
     }
 
     fn lock(&self) -> MutexGuard<'_, ClientState> {
@@ -314,7 +313,7 @@ impl MembershipClient {
         left: Option<Generation>,
         timeout: Duration,
     ) -> Result<Assignment, NoAssignment> {
-        let deadline = clock::now() + timeout;
+        let deadline = ronde_clock::now() + timeout;
         let mut state = self.lock();
         loop {
             if let Some(assignment) = &state.assignment
@@ -331,7 +330,7 @@ impl MembershipClient {
                 state.checkpoint = Some(CheckpointRequest::Taken(generation));
                 return Err(NoAssignment::Checkpoint(generation));
             }
-            let wait = deadline.saturating_duration_since(clock::now());
+            let wait = deadline.saturating_duration_since(ronde_clock::now());
             if wait.is_zero() {
                 return Err(NoAssignment::Late);
             }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use ronde_core::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::clock;
 use crate::launcher::{LogSink, OutputStream};
 use crate::lines::LineCutter;
 
@@ -133,7 +132,7 @@ impl OutputPump {
         };
         let _ = self
             .orders
-            .send(PumpCommand::Finish(clock::now() + timeout));
+            .send(PumpCommand::Finish(ronde_clock::now() + timeout));
         // Nothing is ever sent on this channel: it is closed when the thread ends.
         let limit = timeout + 5 * TURN;
         if self.done.recv_timeout(limit) == Err(std::sync::mpsc::RecvTimeoutError::Disconnected) {
@@ -156,12 +155,12 @@ fn run(orders: &Receiver<PumpCommand>, last: &Mutex<LastLines>) {
                 Ok(PumpCommand::Finish(at)) => finish_at = Some(at),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => {
-                    finish_at.get_or_insert_with(clock::now);
+                    finish_at.get_or_insert_with(ronde_clock::now);
                     break;
                 }
             }
         }
-        let late = finish_at.is_some_and(|at| clock::now() >= at);
+        let late = finish_at.is_some_and(|at| ronde_clock::now() >= at);
         if finish_at.is_some() && (sources.is_empty() || late) {
             break;
         }
@@ -186,7 +185,7 @@ fn turn(sources: &mut Vec<OutputSource>, last: &Mutex<LastLines>) {
         match poll(&mut fds, Some(&timeout)) {
             Ok(_) => fds.iter().map(|fd| !fd.revents().is_empty()).collect(),
             Err(_) => {
-                clock::pause(TURN);
+                ronde_clock::pause(TURN);
                 return;
             }
         }

@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 use ronde_core::{Event, Tracker};
 use ronde_protocol::WorkerReport;
 
-use crate::clock;
-
 /// Maximum number of queued events.
 pub(crate) const EVENTS_MAX: usize = 65_536;
 /// The shortest time between two batches of events: of short steps, a batch has several, which costs the threads of the worker and of
@@ -52,7 +50,7 @@ impl EventQueueState {
         match (self.waiting.is_empty() && self.report.is_none(), self.taken) {
             (true, _) => None,
             (false, Some(taken)) if !is_urgent => {
-                Some((taken + BATCH_EVERY).saturating_duration_since(clock::now()))
+                Some((taken + BATCH_EVERY).saturating_duration_since(ronde_clock::now()))
             }
             (false, _) => Some(Duration::ZERO),
         }
@@ -87,7 +85,7 @@ impl EventQueue {
             }
         }
         state.writing = true;
-        state.taken = Some(clock::now());
+        state.taken = Some(ronde_clock::now());
         Some(OutgoingBatch {
             events: std::mem::take(&mut state.waiting),
             report: state.report.take(),
@@ -128,7 +126,7 @@ impl EventQueue {
             if !state.writing && state.waiting.is_empty() && state.report.is_none() {
                 break true;
             }
-            let wait = deadline.saturating_duration_since(clock::now());
+            let wait = deadline.saturating_duration_since(ronde_clock::now());
             if wait.is_zero() {
                 break false;
             }
@@ -177,22 +175,25 @@ mod tests {
             queue.record(notice(n));
         }
         assert_eq!(queue.dropped(), 3);
-        assert!(!queue.flush(clock::now()));
+        assert!(!queue.flush(ronde_clock::now()));
         let batch = queue.take().unwrap().events;
         assert_eq!(batch.len(), EVENTS_MAX);
         assert_eq!(batch[0], notice(0));
-        assert!(!queue.flush(clock::now()), "the batch is not written yet");
+        assert!(
+            !queue.flush(ronde_clock::now()),
+            "the batch is not written yet"
+        );
         queue.close();
         queue.record(notice(0));
         assert_eq!(queue.dropped(), 4);
         assert!(queue.take().is_none());
-        assert!(queue.flush(clock::now() + Duration::from_secs(1)));
+        assert!(queue.flush(ronde_clock::now() + Duration::from_secs(1)));
     }
 
     #[test]
     fn events_between_two_batches_are_taken_together_unless_someone_waits() {
         let queue = EventQueue::default();
-        let far = || clock::now() + Duration::from_secs(60);
+        let far = || ronde_clock::now() + Duration::from_secs(60);
         std::thread::scope(|scope| {
             let reader = scope.spawn(|| {
                 let mut batches = Vec::new();

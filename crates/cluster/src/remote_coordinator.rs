@@ -15,7 +15,6 @@ use ronde_protocol::{
     WorkerSlot,
 };
 
-use crate::clock;
 use crate::error::ClusterError;
 use crate::local_coordinator::SupervisorAction;
 use crate::long_wait::{LongWait, WaitSettings};
@@ -98,7 +97,7 @@ impl RemoteCoordinator {
         let mut long = LongWait::begin(what, deadline, wait.notify);
         let (mut connected, mut tried) = (None, Vec::new());
         loop {
-            let left = deadline.saturating_duration_since(clock::now());
+            let left = deadline.saturating_duration_since(ronde_clock::now());
             if left.is_zero() {
                 tried.push(format!("time limit of {timeout:.1?}"));
                 return Err(ClusterError::NoCoordinator { tried });
@@ -125,7 +124,7 @@ impl RemoteCoordinator {
                             reports: BTreeMap::new(),
                             events: VecDeque::new(),
                             next_event: 1,
-                            begun: clock::now(),
+                            begun: ronde_clock::now(),
                             contact: CoordinatorContact::default(),
                             said: Duration::ZERO,
                             requested_end: None,
@@ -151,7 +150,7 @@ impl RemoteCoordinator {
     }
 
     fn now(&self) -> Duration {
-        clock::now() - self.begun
+        ronde_clock::now() - self.begun
     }
 
     fn silence(&self) -> Duration {
@@ -361,22 +360,24 @@ impl RemoteCoordinator {
     /// has sent all of its messages. A host that is cut off does not wait for another coordinator, nor does one that ends
     /// because no coordinator has answered its request to leave.
     pub(crate) fn finish(&mut self, say: &mut dyn FnMut(RunEvent)) {
-        let deadline = clock::now() + FINISH_MAX;
-        let mut report_at = Some(clock::now() + REPORT_AFTER);
+        let deadline = ronde_clock::now() + FINISH_MAX;
+        let mut report_at = Some(ronde_clock::now() + REPORT_AFTER);
         let mut is_done = false;
         let is_over = |remote: &Self, is_done: bool| match remote.link.outbox() {
             _ if remote.ends_alone() || remote.contact.has_job_ended(remote.now()) => true,
             Some(_) => false,
             None => is_done || remote.is_cut_off(),
         };
-        while clock::now() < deadline && !is_over(self, is_done) {
+        while ronde_clock::now() < deadline && !is_over(self, is_done) {
             for action in self.tick() {
                 if let SupervisorAction::Record(event) = action {
                     say(event);
                 }
             }
-            if report_at.take_if(|at| clock::now() >= *at).is_some() && !self.events.is_empty() {
-                let (count, left) = (self.events.len(), deadline - clock::now());
+            if report_at.take_if(|at| ronde_clock::now() >= *at).is_some()
+                && !self.events.is_empty()
+            {
+                let (count, left) = (self.events.len(), deadline - ronde_clock::now());
                 say(RunEvent::Notice {
                     rank: None,
                     message: format!(
@@ -393,7 +394,7 @@ impl RemoteCoordinator {
                     return;
                 }
             }
-            clock::pause(Duration::from_millis(2));
+            ronde_clock::pause(Duration::from_millis(2));
         }
         if !self.events.is_empty() {
             let (count, cause) = (self.events.len(), self.storage_cause());

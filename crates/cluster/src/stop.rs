@@ -3,8 +3,6 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::clock;
-
 /// Signals within this time count as one: process managers, terminals and wrappers repeat and forward them.
 const SIGNALS_MERGED: Duration = Duration::from_secs(1);
 /// The request that kills, whichever signals they are.
@@ -72,7 +70,7 @@ impl StopFlag {
 
     /// Records a request caused by `signal`.
     pub fn request(&self, signal: i32) {
-        self.lock().request(signal, clock::now());
+        self.lock().request(signal, ronde_clock::now());
     }
 
     /// Returns the current level.
@@ -102,7 +100,7 @@ mod tests {
 
     /// Returns the level after signals at times in milliseconds.
     fn level(signals: &[(u64, i32)]) -> StopLevel {
-        let (begun, mut requests) = (clock::now(), StopRequests::default());
+        let (begun, mut requests) = (ronde_clock::now(), StopRequests::default());
         for (ms, signal) in signals {
             requests.request(*signal, begun + Duration::from_millis(*ms));
         }

@@ -9,7 +9,6 @@ use ronde_protocol::MembershipPolicy;
 use ronde_protocol::WorkerId;
 
 use crate::agent::Agent;
-use crate::clock;
 use crate::control::{ControlEvent, ControlServer};
 use crate::coordinator_client::CoordinatorClient;
 use crate::environment;
@@ -152,7 +151,7 @@ fn supervise_for(
         roster,
         control,
         watchdog: None,
-        begun: clock::now(),
+        begun: ronde_clock::now(),
         endings: ProcessGroups::new(spec.world_size, spec.stop_grace),
         rendezvous: RendezvousState::Expected,
         rendezvous_notice: Duration::ZERO,
@@ -205,7 +204,7 @@ struct Supervisor<'a> {
 
 impl Supervisor<'_> {
     fn now(&self) -> Duration {
-        clock::now() - self.begun
+        ronde_clock::now() - self.begun
     }
 
     fn notice(&self, rank: Option<Rank>, message: String) {
@@ -358,10 +357,10 @@ impl Supervisor<'_> {
     /// Processes the remaining messages after all processes have ended.
     fn finish(mut self) -> JobOutcome {
         self.end_descendants();
-        let deadline = clock::now() + DRAIN_MAX;
+        let deadline = ronde_clock::now() + DRAIN_MAX;
         self.take_messages();
-        while self.roster.any_linked() && clock::now() < deadline {
-            clock::pause(Duration::from_millis(1));
+        while self.roster.any_linked() && ronde_clock::now() < deadline {
+            ronde_clock::pause(Duration::from_millis(1));
             self.take_messages();
         }
         self.control.close();

@@ -15,7 +15,6 @@ use std::time::Duration;
 use rustix::process::Pid;
 
 use crate::child;
-use crate::clock;
 use crate::descendants;
 use crate::groups;
 use crate::launcher::StopSignal;
@@ -70,16 +69,16 @@ pub fn run(input: impl Read) -> usize {
 /// Kills all processes with the job's token, also those that they start meanwhile. Returns their number.
 fn kill_descendants(token: &str) -> usize {
     let mut killed = BTreeSet::new();
-    let deadline = clock::now() + END_MAX;
+    let deadline = ronde_clock::now() + END_MAX;
     loop {
         let running = descendants::running(token).unwrap_or_default();
-        if running.is_empty() || clock::now() >= deadline {
+        if running.is_empty() || ronde_clock::now() >= deadline {
             return killed.len();
         }
         for process in running {
             process.signal(StopSignal::Kill);
-            while process.is_running() && clock::now() < deadline {
-                clock::pause(Duration::from_millis(2));
+            while process.is_running() && ronde_clock::now() < deadline {
+                ronde_clock::pause(Duration::from_millis(2));
             }
             killed.insert(process);
         }
@@ -150,14 +149,14 @@ impl Drop for Watchdog {
             self.write("done\n");
         }
         self.pipe = None;
-        let deadline = clock::now() + END_MAX;
+        let deadline = ronde_clock::now() + END_MAX;
         while matches!(self.child.try_wait(), Ok(None)) {
-            if clock::now() >= deadline {
+            if ronde_clock::now() >= deadline {
                 let _ = self.child.kill();
                 let _ = self.child.wait();
                 return;
             }
-            clock::pause(Duration::from_millis(2));
+            ronde_clock::pause(Duration::from_millis(2));
         }
     }
 }

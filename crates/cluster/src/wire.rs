@@ -9,8 +9,6 @@ use ronde_protocol::{Settings, ToWorker, WorkerReport};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
-
 /// Version of these messages. Normally both sides are the same program; mixed versions are refused.
 pub(crate) const PROTOCOL: u32 = 5;
 /// Maximum line length of a peer that has not shown the token yet.
@@ -158,7 +156,7 @@ impl<'a> MessageReader<'a> {
     }
 
     fn fill(&mut self, deadline: Option<Instant>) -> Result<(), ReadError> {
-        let wait = match deadline.map(|at| at.saturating_duration_since(clock::now())) {
+        let wait = match deadline.map(|at| at.saturating_duration_since(ronde_clock::now())) {
             Some(Duration::ZERO) => return Err(ReadError::Late),
             wait => wait,
         };

@@ -9,16 +9,15 @@ mod planner;
 
 use std::time::Duration;
 
+use planner::{CalibrationPlanner, TrialOperation};
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, ReduceOp};
 use ronde_schedule::choose::counts;
 use ronde_schedule::{Algorithm, COST_WORDS, CostModel, CostSample, Hosts};
 
-use crate::clock;
 use crate::host::this_host;
 use crate::kernels;
 use crate::program::{self, invalid};
 use crate::{Calibration, ProcessGroup};
-use planner::{CalibrationPlanner, TrialOperation};
 
 const NAME: &str = "calibrating";
 /// Length of the shortest operation in words: plan, time, and padding.
@@ -210,7 +209,9 @@ impl CalibrationRun<'_> {
         // The first operation also waits for late members: its time is not a cost of the links.
         let mut began = None;
         loop {
-            let spent = began.map_or(Duration::ZERO, |began| clock::now().duration_since(began));
+            let spent = began.map_or(Duration::ZERO, |began| {
+                ronde_clock::now().duration_since(began)
+            });
             let next = if is_first {
                 self.planner.next(step, spent)
             } else {
@@ -222,7 +223,7 @@ impl CalibrationRun<'_> {
                 i64::try_from(record_own_time.as_nanos()).unwrap_or(i64::MAX >> 16),
             ];
             let (told, time) = self.one(step, words)?;
-            began = began.or_else(|| Some(clock::now()));
+            began = began.or_else(|| Some(ronde_clock::now()));
             if let Some(last) = last.filter(|_| is_first) {
                 let mean = told[1].max(0) as f64 / self.group.size() as f64;
                 self.planner.record_group_time(last, mean / 1e9);
@@ -253,9 +254,9 @@ impl CalibrationRun<'_> {
             None => Buffer::copy_of(&vec![0_i64; len]),
         };
         buffer.as_mut_slice::<i64>()[..2].copy_from_slice(&words);
-        let start = clock::now();
+        let start = ronde_clock::now();
         let mut result = self.group.run_by(step.algorithm, buffer)?;
-        let record_own_time = clock::now().duration_since(start);
+        let record_own_time = ronde_clock::now().duration_since(start);
         let all = result.as_mut_slice::<i64>();
         let told = [all[0], all[1]];
         all[..2].fill(0);
@@ -269,9 +270,9 @@ fn byte_reduced_s() -> f64 {
     let (mut into, other) = (vec![0_u8; REDUCED_BYTES], vec![0_u8; REDUCED_BYTES]);
     let mut least = Duration::MAX;
     for _ in 0..REDUCED_TIMES {
-        let start = clock::now();
+        let start = ronde_clock::now();
         kernels::reduce(DType::F32, ReduceOp::Sum, &mut into, &other, true);
-        least = least.min(clock::now().duration_since(start));
+        least = least.min(ronde_clock::now().duration_since(start));
     }
     least.as_secs_f64() / REDUCED_BYTES as f64
 }

@@ -302,7 +302,6 @@ mod tests {
     use ronde_core::ReduceOp;
 
     use super::*;
-    use crate::clock;
 
     fn call(kind: CallKind, len: u64, detail: u64) -> Call {
         Call {
@@ -376,15 +375,15 @@ mod tests {
         let sum = Operation::AllReduce(ReduceOp::Sum);
         for size in [2, 16, 64, 256] {
             let chooser = Chooser::new(None, Hosts::one(size));
-            let begin = clock::now();
+            let begin = ronde_clock::now();
             chooser.take(&sum, &call(CallKind::AllReduce, 1 << 20, 0));
-            let first = clock::now().duration_since(begin);
-            let begin = clock::now();
+            let first = ronde_clock::now().duration_since(begin);
+            let begin = ronde_clock::now();
             for place in 0..COUNT {
                 let len = (1 << 20) + u64::from(place % 1000);
                 chooser.take(&sum, &call(CallKind::AllReduce, len, 0));
             }
-            let again = clock::now().duration_since(begin) / COUNT;
+            let again = ronde_clock::now().duration_since(begin) / COUNT;
             println!("{size} ranks: {first:?} for the first of a class, then {again:?}");
             assert_eq!(chooser.taken()[0].times, u64::from(COUNT) + 1);
         }

@@ -17,7 +17,6 @@ use ronde_core::{CollectiveError, GroupRank};
 
 use crate::GroupConfig;
 use crate::JoinCancellation;
-use crate::clock;
 use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
 use crate::program::invalid;
 use crate::security::TlsKeys;
@@ -219,7 +218,7 @@ fn dial(
     let what = || format!("cannot connect to group rank {peer} at {address}");
     let end = joining.end;
     loop {
-        let left = clock::left(end);
+        let left = ronde_clock::left(end);
         if left.is_zero() || joining.dialled.are_closed() {
             return Err(unreachable(peer, what(), &"no answer before the deadline"));
         }
@@ -232,7 +231,7 @@ fn dial(
                 match joining.hello.age_of(&theirs) {
                     // The peer will learn of the newer generation and join it.
                     Ordering::Less => {
-                        clock::pause(PAUSE);
+                        ronde_clock::pause(PAUSE);
                         continue;
                     }
                     Ordering::Greater => return Err(ended_generation(&joining.hello, &theirs)),
@@ -245,10 +244,10 @@ fn dial(
                 }
                 return Ok(wire);
             }
-            Err(error) if clock::left(end).is_zero() => {
+            Err(error) if ronde_clock::left(end).is_zero() => {
                 return Err(unreachable(peer, what(), &error));
             }
-            Err(_) => clock::pause(PAUSE),
+            Err(_) => ronde_clock::pause(PAUSE),
         }
     }
 }
@@ -278,7 +277,7 @@ fn accept(
                     let _late = outcomes.send(answer(stream, from, &joining));
                 });
             }
-            Err(_) => clock::pause(PAUSE),
+            Err(_) => ronde_clock::pause(PAUSE),
         }
     }
 }
@@ -415,7 +414,7 @@ impl Joiner {
             greetings: greetings?,
             plain_within_host,
             keys,
-            end: clock::deadline(limit),
+            end: ronde_clock::deadline(limit),
             dialled: DialledSockets::default(),
         })
     }
@@ -470,7 +469,7 @@ impl Joiner {
 
     /// Exchanges hellos with a peer that has dialled, and verifies its identity.
     fn receive(&self, stream: TcpStream) -> Result<(PeerConnection, JoinHello), GreetError> {
-        let end = self.end.min(clock::deadline(STRANGER_MAX));
+        let end = self.end.min(ronde_clock::deadline(STRANGER_MAX));
         stream.set_nonblocking(false).map_err(GreetError::Io)?;
         let mut wire = PeerConnection::accept(stream, self.keys.as_ref(), end)?;
         let (theirs, leaves_tls) = self.greet(&mut wire, 0, end)?;

@@ -11,13 +11,11 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicU64, fence};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use ronde_core::spans::{SpanKind, TimeSpan};
-use ronde_core::{CollectiveError, GroupRank};
-
-use crate::clock;
 use crate::frame::{ANY_LEN, Call, CallKind};
 pub use record::{FailureHook, FirstArrival, FlightRecord, OperationRecord};
 pub use report::merge_report;
+use ronde_core::spans::{SpanKind, TimeSpan};
+use ronde_core::{CollectiveError, GroupRank};
 
 /// Number of operations that are kept.
 const OPERATIONS: usize = 1000;
@@ -148,9 +146,9 @@ impl FlightRecorder {
     pub(crate) fn new(rank: GroupRank, size: usize) -> Self {
         let arrivals = Arrivals::new(size);
         Self {
-            began: clock::now(),
-            began_ns: clock::host_ns(),
-            began_at: clock::wall(),
+            began: ronde_clock::now(),
+            began_ns: ronde_clock::host_ns(),
+            began_at: ronde_clock::date(),
             rank,
             size,
             issued: AtomicU64::new(0),
@@ -175,7 +173,7 @@ impl FlightRecorder {
     }
 
     fn now(&self) -> RecorderTime {
-        self.host_moment(clock::host_ns())
+        self.host_moment(ronde_clock::host_ns())
     }
 
     fn host_moment(&self, ns: u64) -> RecorderTime {
@@ -348,7 +346,7 @@ impl FlightRecorder {
 
     /// Records the end of an operation.
     pub(crate) fn ended(&self, ticket: RecordId, failed: bool) {
-        self.ended_at(ticket, failed, clock::host_ns());
+        self.ended_at(ticket, failed, ronde_clock::host_ns());
     }
 
     /// Records the end of an operation at a time on the clock of the host.

@@ -9,7 +9,6 @@
 
 mod calibrate;
 mod choice;
-mod clock;
 mod config;
 mod connect;
 #[doc(hidden)]

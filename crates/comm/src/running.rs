@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use ronde_core::{Buffer, CollectiveError, DType, Operation, ReduceOp};
 use ronde_schedule::{Algorithm, Hosts, LocalAction, Schedule};
 
-use crate::clock;
 use crate::frame::{Call, CallKind};
 use crate::kernels;
 use crate::memory::{MemoryRange, ScheduleMemory};
@@ -119,9 +118,9 @@ impl RunningCollective {
             completion,
             rounds: Rounds::default(),
             expected: vec![VecDeque::new(); member.size],
-            started: clock::now(),
-            deadline: clock::deadline(limit),
-            notify_at: Some(clock::deadline(NOTIFY_AFTER.min(limit / 4))),
+            started: ronde_clock::now(),
+            deadline: ronde_clock::deadline(limit),
+            notify_at: Some(ronde_clock::deadline(NOTIFY_AFTER.min(limit / 4))),
             has_notified: false,
             received: vec![0; member.size],
             due: vec![0; member.size],

@@ -21,10 +21,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use contention::CoreContention;
+pub(crate) use driver::ExecutorDriver;
+use incoming::WaitMode;
+pub(crate) use mailbox::{Mailbox, PeerHealth, Successor};
+use peer::Peer;
 use ronde_core::{Buffer, CollectiveError, DType, Generation};
 use ronde_peer_memory::{LendingMark, PeerMemory};
 
-use crate::clock;
 use crate::flight::FlightRecord;
 use crate::frame::{Call, FrameHeader, HEADER_BYTES};
 use crate::notice::Notice;
@@ -32,11 +36,6 @@ use crate::program::GroupMember;
 use crate::running::{CollectiveRequest, RunningCollective};
 use crate::transport::Transport;
 use crate::work::Completion;
-use contention::CoreContention;
-pub(crate) use driver::ExecutorDriver;
-use incoming::WaitMode;
-pub(crate) use mailbox::{Mailbox, PeerHealth, Successor};
-use peer::Peer;
 
 /// How many past calls are kept, to name them when a peer disagrees late.
 const HISTORY: usize = 256;
@@ -202,7 +201,7 @@ impl StreamExecutor {
 
     /// Waits for input from other members or callers, and processes it.
     fn await_news(&mut self, wait_mode: WaitMode) {
-        let limit = self.next_deadline().map(clock::left);
+        let limit = self.next_deadline().map(ronde_clock::left);
         self.wait_and_read(limit, wait_mode);
     }
 
@@ -270,11 +269,11 @@ impl StreamExecutor {
         if !self.has_failed {
             self.say_goodbye();
         }
-        let end = clock::deadline(FLUSH_MAX.min(self.timeout));
+        let end = ronde_clock::deadline(FLUSH_MAX.min(self.timeout));
         let is_unsent = |peer: &Peer| peer.has_to_send() || peer.has_to_read();
-        while self.peers.iter().any(is_unsent) && !clock::left(end).is_zero() {
+        while self.peers.iter().any(is_unsent) && !ronde_clock::left(end).is_zero() {
             self.flush();
-            self.wait_and_read(Some(clock::left(end).min(LINGER)), WaitMode::Asleep);
+            self.wait_and_read(Some(ronde_clock::left(end).min(LINGER)), WaitMode::Asleep);
         }
         self.report();
         for peer in self.others() {
@@ -285,9 +284,9 @@ impl StreamExecutor {
         } else {
             LINGER
         };
-        let end = clock::deadline(linger);
-        while self.others().any(|p| self.peers[p].is_open()) && !clock::left(end).is_zero() {
-            self.wait_and_read(Some(clock::left(end)), WaitMode::Asleep);
+        let end = ronde_clock::deadline(linger);
+        while self.others().any(|p| self.peers[p].is_open()) && !ronde_clock::left(end).is_zero() {
+            self.wait_and_read(Some(ronde_clock::left(end)), WaitMode::Asleep);
         }
     }
 }

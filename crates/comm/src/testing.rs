@@ -70,9 +70,9 @@ where
     }
     drop(done);
     let mut states: Vec<Option<Result<T, String>>> = (0..size).map(|_| None).collect();
-    let end = crate::clock::deadline(limit);
+    let end = ronde_clock::deadline(limit);
     while states.iter().any(Option::is_none) {
-        match finished.recv_timeout(crate::clock::left(end)) {
+        match finished.recv_timeout(ronde_clock::left(end)) {
             Ok((rank, outcome)) => states[rank] = Some(outcome),
             Err(_) => break,
         }

@@ -4,7 +4,6 @@
 //! run that is shown. [`serve`] shows it in a browser, [`show`] in a terminal.
 
 mod buckets;
-mod clock;
 mod error;
 mod follow;
 mod history;

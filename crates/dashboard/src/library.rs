@@ -9,12 +9,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use ronde_tracking::is_running;
-
-use crate::clock;
 use crate::error::DashboardError;
 use crate::follow::EventFollower;
 use crate::history::RunHistory;
+use ronde_tracking::is_running;
 
 use newest_start::NewestStart;
 
@@ -153,7 +151,7 @@ impl RunLibrary {
     pub fn visit<T>(&self, id: &str, visit: impl FnOnce(RunSnapshot<'_>) -> T) -> Option<T> {
         let mut state = self.shared.lock();
         let run = state.runs.get_mut(id)?;
-        run.requested = Some(clock::now());
+        run.requested = Some(ronde_clock::now());
         let followed = run.followed.get_or_insert_with(|| FollowedRun {
             follower: EventFollower::new(&run.folder.join(EVENT_FILE)),
             history: Box::default(),
@@ -181,10 +179,13 @@ impl Drop for RunLibrary {
     }
 }
 
+/// The time between two looks at the files.
+pub(crate) const POLL: Duration = Duration::from_millis(500);
+
 /// Follows the runs until the library is closed.
 fn follow(shared: &SharedLibrary) {
     loop {
-        let next_scan = clock::now() + clock::POLL;
+        let next_scan = ronde_clock::now() + POLL;
         scan(shared);
         loop {
             let (reads_more, ids) = {
@@ -203,9 +204,9 @@ fn follow(shared: &SharedLibrary) {
             for id in ids {
                 read_slice(shared, &id);
                 // Requests take the lock in between.
-                clock::pause(BETWEEN_SLICES);
+                ronde_clock::pause(BETWEEN_SLICES);
             }
-            let left = next_scan.saturating_duration_since(clock::now());
+            let left = next_scan.saturating_duration_since(ronde_clock::now());
             if left.is_zero() {
                 break;
             }
@@ -236,7 +237,9 @@ fn scan(shared: &SharedLibrary) {
     for (id, folder) in found {
         let path = folder.join(EVENT_FILE);
         let seen = path.metadata().ok().map(|data| {
-            let modified = data.modified().map_or(0.0, clock::seconds);
+            let modified = data
+                .modified()
+                .map_or(0.0, |date| ronde_clock::since_1970(date).as_secs_f64());
             (modified, data.len())
         });
         let (is_known, is_followed, is_over, was_running) = {
@@ -299,7 +302,7 @@ fn take_newest_start(shared: &SharedLibrary, id: &str) -> NewestStart {
 
 /// Forgets the histories that were not requested for a while, if there are many; they are read again on request.
 fn forget(state: &mut LibraryState) {
-    let now = clock::now();
+    let now = ronde_clock::now();
     let mut followed: Vec<(Option<Instant>, String)> = state
         .runs
         .iter()

@@ -22,7 +22,6 @@ use futures_util::stream;
 use ronde_identity::AccessToken;
 use serde::Deserialize;
 
-use crate::clock;
 use crate::error::DashboardError;
 use crate::library::RunLibrary;
 
@@ -198,7 +197,7 @@ async fn updates(State(state): DashboardState) -> Response {
                     (state, Some(version)),
                 ));
             }
-            tokio::time::sleep(clock::POLL).await;
+            tokio::time::sleep(crate::library::POLL).await;
         }
     });
     let paced = futures_util::StreamExt::then(changes, |event| async {

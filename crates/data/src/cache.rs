@@ -33,10 +33,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ronde_clock::{Stopwatch, date};
 use ronde_store::{Encrypted, LocalStore, ObjectName, Store, StoredObject};
 
 use crate::DataError;
-use crate::clock::{Stopwatch, now};
 use crate::source::SourceFile;
 
 mod fill;
@@ -179,10 +179,10 @@ impl Cache {
 
     fn touch(&self, key: &PageKey, file: &PageFile) {
         match file {
-            PageFile::Plain(plain) => PageFolder::touch(&plain.file, now()),
+            PageFile::Plain(plain) => PageFolder::touch(&plain.file, date()),
             PageFile::Sealed(_) => {
                 if let Ok(file) = std::fs::File::open(self.folder.path(key)) {
-                    PageFolder::touch(&file, now());
+                    PageFolder::touch(&file, date());
                 }
             }
         }

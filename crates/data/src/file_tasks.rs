@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ronde_clock::{Stopwatch, pause};
+
 use crate::DataError;
-use crate::clock::{Stopwatch, pause};
 
 /// The delay before trying again to lock files that other processes have locked.
 const RETRY_DELAY: Duration = Duration::from_millis(20);

@@ -29,7 +29,6 @@
 #![forbid(unsafe_code)]
 
 pub mod cache;
-mod clock;
 pub mod config;
 pub mod dataset;
 pub mod decode;

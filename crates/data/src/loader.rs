@@ -21,7 +21,7 @@ use decode_pool::{DecodePool, PoolLimits};
 use planner::BatchPlanner;
 pub use times::LoaderTimes;
 
-use crate::clock::Stopwatch;
+use ronde_clock::Stopwatch;
 
 /// The number of units that fit in [`LoaderSettings::memory_bytes`]: one that is decoded, one that is ready, one that is being
 /// fetched.

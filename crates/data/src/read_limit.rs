@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use ronde_clock::Stopwatch;
 use ronde_core::Epoch;
 
-use crate::clock::Stopwatch;
 use crate::decode::DecodeScratch;
 use crate::format::BadRecord;
 use crate::{DataError, Dataset};

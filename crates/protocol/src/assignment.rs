@@ -2,10 +2,30 @@
 
 use std::net::SocketAddr;
 
+use ronde_core::{Generation, Rank, WorldSize};
 use serde::{Deserialize, Serialize};
 
-use crate::{GenerationPurpose, MembershipPolicy};
-use ronde_core::{Generation, Rank, WorldSize};
+/// Whether the members of a job can change.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MembershipPolicy {
+    /// Generations follow each other; the job continues when workers are lost, leave or join.
+    #[default]
+    Elastic,
+    /// There is one generation, with all workers. The loss of a worker ends the job.
+    Fixed,
+}
+
+/// What the members of a generation do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GenerationPurpose {
+    /// They train.
+    #[default]
+    Train,
+    /// They save the state that they have together, and end: the job stops.
+    Save,
+}
 
 /// A worker's rank, peers and task in one generation of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use crate::Assignment;
 use ronde_core::{Collectives, Generation, GroupRank, Recovery, Step};
+
+use crate::assignment::Assignment;
 
 /// The reason why this worker has no position in the job any more.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,40 +56,6 @@ impl MembershipError {
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort
     }
-}
-
-/// Whether the members of a job can change.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MembershipPolicy {
-    /// Generations follow each other; the job continues when workers are lost, leave or join.
-    #[default]
-    Elastic,
-    /// There is one generation, with all workers. The loss of a worker ends the job.
-    Fixed,
-}
-
-/// The rule that decides which workers may continue when members of a generation are unreachable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SuccessionPolicy {
-    /// The workers that the lease holder can reach: half of the workers may disappear at once.
-    #[default]
-    Lease,
-    /// More than half of the members that are not known to have ended. Safe even with a store that
-    /// loses its contents, but two halves that cannot reach each other both wait.
-    Majority,
-}
-
-/// What the members of a generation do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GenerationPurpose {
-    /// They train.
-    #[default]
-    Train,
-    /// They save the state that they have together, and end: the job stops.
-    Save,
 }
 
 /// The progress of a worker in a generation, as reported to the coordinator.

@@ -32,15 +32,12 @@ pub mod time;
 pub mod transaction;
 pub mod worker;
 
-pub use assignment::Assignment;
+pub use assignment::{Assignment, GenerationPurpose, MembershipPolicy};
 pub use coordinator::{
     CoordinatorCommand, CoordinatorEvent, CoordinatorMachine, JobEnding, SlotStatus,
 };
 pub use error::ElasticError;
-pub use job_member::{
-    Departure, GenerationPurpose, JobMember, LoneMember, MembershipError, MembershipPolicy,
-    Milestone, SuccessionPolicy,
-};
+pub use job_member::{Departure, JobMember, LoneMember, MembershipError, Milestone};
 pub use journal::{JobPhase, JobRecord, OpenGeneration, StoreReply, StoreRequest};
 pub use membership::{
     CoordinatorId, GenerationAssignment, MemberInfo, StartFrom, SwitchTiming, Term, WorkerId,
@@ -48,6 +45,6 @@ pub use membership::{
 };
 pub use message::{GroupFailure, ToWorker, WorkerPhase, WorkerReport};
 pub use reason::{LossCause, Reason, WaitEnd, WorkerLoss};
-pub use settings::{RestartLimits, Settings};
+pub use settings::{RestartLimits, Settings, SuccessionPolicy};
 pub use time::Time;
 pub use worker::{WorkerCommand, WorkerEvent, WorkerMachine};

@@ -2,10 +2,10 @@
 
 use std::net::SocketAddr;
 
-use crate::GenerationPurpose;
 use ronde_core::{Generation, Rank, Step};
 use serde::{Deserialize, Serialize};
 
+use crate::GenerationPurpose;
 use crate::Reason;
 
 macro_rules! number {

@@ -2,10 +2,22 @@
 
 use std::time::Duration;
 
-use crate::{MembershipPolicy, SuccessionPolicy};
 use serde::{Deserialize, Serialize};
 
 use crate::ElasticError;
+use crate::assignment::MembershipPolicy;
+
+/// The rule that decides which workers may continue when members of a generation are unreachable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SuccessionPolicy {
+    /// The workers that the lease holder can reach: half of the workers may disappear at once.
+    #[default]
+    Lease,
+    /// More than half of the members that are not known to have ended. Safe even with a store that
+    /// loses its contents, but two halves that cannot reach each other both wait.
+    Majority,
+}
 
 /// Limits on restarting the worker of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,11 +12,12 @@
 
 use std::collections::BTreeMap;
 
-use self::vote::Vote;
-use crate::ledger::Ledger;
 use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{BatchCounts, Generation, GroupRank, Shard, Step};
+
+use self::vote::Vote;
+use crate::ledger::Ledger;
 
 mod bytes;
 mod catch_up;

@@ -12,11 +12,12 @@
 //! leaves a group without failures only at such a point, and all members see the same votes, so all
 //! leave after the same step.
 
+use ronde_core::{Generation, Rank, Step};
+
 use crate::{
     ElasticError, GenerationAssignment, GroupFailure, MemberInfo, Reason, Settings, SwitchTiming,
     Term, Time, ToWorker, WorkerPhase, WorkerReport,
 };
-use ronde_core::{Generation, Rank, Step};
 
 mod events;
 

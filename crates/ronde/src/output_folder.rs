@@ -224,14 +224,10 @@ fn remove(path: &Path) {
 }
 
 /// Takes the lock. Retries for a moment: a display holds a shared lock for microseconds while it looks whether a run has it.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between a few attempts"
-)]
 fn try_lock(folder: &File) -> Result<(), std::fs::TryLockError> {
     for _ in 0..LOCK_RETRIES {
         match folder.try_lock() {
-            Err(std::fs::TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(std::fs::TryLockError::WouldBlock) => ronde_clock::pause(LOCK_PAUSE),
             locked => return locked,
         }
     }

@@ -164,7 +164,7 @@ impl RpcNode {
                 limit,
             });
         }
-        let now = shared.clock.now();
+        let now = shared.clock.elapsed();
         let deadline = now + limit.min(LIMIT_MAX);
         let bytes = HEADER_BYTES + head.len() + 4 * values.len();
         let (mut state, index) = self.room(target, function, bytes, deadline, policy)?;
@@ -222,7 +222,7 @@ impl RpcNode {
             let Err(full) = peer.link.check_room(bytes, &shared.limits) else {
                 return Ok((state, index));
             };
-            let left = deadline.saturating_sub(shared.clock.now());
+            let left = deadline.saturating_sub(shared.clock.elapsed());
             if policy == RoomPolicy::Refuse || left.is_zero() {
                 return Err(RpcError::Overloaded {
                     peer: peer.peer.name.clone(),
@@ -295,8 +295,8 @@ impl<R> PendingCall<R> {
 
     fn wait_for_end(&self) -> CallEnd {
         let shared = &self.node.shared;
-        let spin_until = shared.clock.now() + SPIN;
-        while !self.is_finished() && shared.clock.now() < spin_until {
+        let spin_until = shared.clock.elapsed() + SPIN;
+        while !self.is_finished() && shared.clock.elapsed() < spin_until {
             thread::yield_now();
         }
         loop {
@@ -305,7 +305,7 @@ impl<R> PendingCall<R> {
             if let Some(end) = end.take() {
                 return end;
             }
-            let left = self.begun.deadline.saturating_sub(shared.clock.now());
+            let left = self.begun.deadline.saturating_sub(shared.clock.elapsed());
             if !left.is_zero() {
                 let waited = self.slot.is_set.wait_timeout(end, left);
                 drop(waited.unwrap_or_else(PoisonError::into_inner));

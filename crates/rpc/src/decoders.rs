@@ -3,11 +3,12 @@
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use ronde_peer_memory::LendingOffer;
+
 use crate::frame::{CallHead, FrameBody, RpcFrameKind};
 use crate::frame_reader::FrameReader;
 use crate::hello::{self, CalleeHello, CallerHello};
 use crate::values::CallValues;
-use ronde_peer_memory::LendingOffer;
 
 /// The limit of values in a fuzzed message, in bytes.
 const MESSAGE_BYTES_MAX: usize = 1 << 20;

@@ -3,9 +3,10 @@
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
+use ronde_peer_memory::PeerMemory;
+
 use crate::frame::{ADDRESS_BYTES, FrameBody, HEADER_BYTES, RpcFrameHeader};
 use crate::values::{CallValues, ValuePool};
-use ronde_peer_memory::PeerMemory;
 
 /// Bytes read ahead, for short frames.
 const STAGING_BYTES: usize = 32 << 10;

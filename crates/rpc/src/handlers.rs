@@ -131,7 +131,7 @@ pub(crate) fn execute(
     if !shared.expects_answer(&run) {
         return None;
     }
-    let result = if shared.clock.now() >= run.deadline && run.frame.kind == RpcFrameKind::Call {
+    let result = if shared.clock.elapsed() >= run.deadline && run.frame.kind == RpcFrameKind::Call {
         let text = "its deadline passed while it waited for a thread";
         Err((FailureCode::DeadlinePassed, text.to_owned()))
     } else {

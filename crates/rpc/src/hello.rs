@@ -1,8 +1,7 @@
 //! The first message in each direction of a connection: which worker of which job calls which one.
 
-use serde::{Deserialize, Serialize};
-
 use ronde_peer_memory::LendingOffer;
+use serde::{Deserialize, Serialize};
 
 const MAGIC: [u8; 8] = *b"ronderpc";
 const PREFIX_BYTES: usize = 16;

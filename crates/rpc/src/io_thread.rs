@@ -100,7 +100,7 @@ pub(crate) fn run(shared: &Arc<NodeShared>, listener: TcpListener) {
         close_at: None,
     };
     while !thread.has_closed() {
-        let now = shared.clock.now();
+        let now = shared.clock.elapsed();
         thread.dial(now);
         if now >= thread.next_tick {
             thread.tick(now);
@@ -127,7 +127,7 @@ impl PollingThread<'_> {
         }
         drop(state);
         shared.has_room.notify_all();
-        let now = shared.clock.now();
+        let now = shared.clock.elapsed();
         if !shared.has_no_handlers.load(Ordering::SeqCst) {
             return false;
         }
@@ -258,7 +258,7 @@ impl PollingThread<'_> {
             return;
         };
         polled.connection.close();
-        let now = self.shared.clock.now();
+        let now = self.shared.clock.elapsed();
         let mut state = self.shared.lock();
         match polled.side {
             ConnectionSide::Dialled(index) => {

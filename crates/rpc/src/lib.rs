@@ -40,7 +40,6 @@
 mod callee;
 mod caller;
 mod calls;
-mod clock;
 mod connection;
 #[doc(hidden)]
 pub mod decoders;

@@ -9,12 +9,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use ronde_clock::Stopwatch;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use crate::callee::CalleeSession;
 use crate::caller::{CallEnd, CallerAction, CallerLink};
-use crate::clock::NodeClock;
 use crate::connection::RpcConnection;
 use crate::frame::{FrameBody, RpcFrameKind};
 use crate::handlers::{self, FunctionRun, HandlerQueue};
@@ -98,7 +98,7 @@ pub(crate) struct NodeShared {
     pub(crate) me: ProcessName,
     pub(crate) keys: RpcKeys,
     pub(crate) limits: RpcLimits,
-    pub(crate) clock: NodeClock,
+    pub(crate) clock: Stopwatch,
     pub(crate) functions: FunctionRegistry,
     pub(crate) handlers: HandlerQueue,
     pub(crate) pool: Arc<ValuePool>,
@@ -167,7 +167,7 @@ impl RpcNode {
             job: config.job,
             me: (config.name, random_number().map_err(|e| system(&e))?),
             keys: config.security.keys().map_err(failed)?,
-            clock: NodeClock::start(),
+            clock: Stopwatch::start(),
             functions,
             handlers: HandlerQueue::default(),
             pool: Arc::default(),
@@ -414,7 +414,8 @@ impl CallContext {
     /// Returns the time until the caller stops waiting.
     #[must_use]
     pub fn time_left(&self) -> Duration {
-        self.deadline.saturating_sub(self.node.shared.clock.now())
+        self.deadline
+            .saturating_sub(self.node.shared.clock.elapsed())
     }
 
     pub(crate) fn caller_process(&self) -> &ProcessName {

@@ -110,7 +110,7 @@ impl RpcNode {
     /// Shares an object of this process, with this process as its first holder.
     pub fn share<T: Send + Sync + 'static>(&self, object: T) -> RemoteRef<T> {
         let me = &self.shared.me;
-        let now = self.shared.clock.now();
+        let now = self.shared.clock.elapsed();
         let number = self.shared.lock().objects.share(now, Arc::new(object), me);
         self.hold(ReferenceTicket {
             owner: me.0.clone(),
@@ -157,7 +157,7 @@ impl RpcNode {
         limit: Duration,
     ) -> Result<RemoteRef<T>, RpcError> {
         let is_granted = if ticket.owner == self.shared.me.0 {
-            let now = self.shared.clock.now();
+            let now = self.shared.clock.elapsed();
             let is_mine = ticket.process == self.shared.me.1;
             let mut state = self.shared.lock();
             is_mine && state.objects.grant(now, ticket.object, &self.shared.me)
@@ -183,7 +183,7 @@ impl CallContext {
     /// there, the object ends after a lease.
     pub fn share<T: Send + Sync + 'static>(&self, object: T) -> ReferenceTicket {
         let shared = &self.node().shared;
-        let now = shared.clock.now();
+        let now = shared.clock.elapsed();
         let object = Arc::new(object);
         let number = shared
             .lock()
@@ -229,7 +229,7 @@ pub(crate) fn register(functions: &mut FunctionRegistry) {
     functions.register_immediate(&RENEW, |context, renewal, _| {
         let shared = &context.node().shared;
         if renewal.process == shared.me.1 {
-            let (now, holder) = (shared.clock.now(), context.caller_process());
+            let (now, holder) = (shared.clock.elapsed(), context.caller_process());
             let mut state = shared.lock();
             state.objects.renew(now, holder, &renewal.held);
             let release =
@@ -242,7 +242,7 @@ pub(crate) fn register(functions: &mut FunctionRegistry) {
     });
     functions.register_immediate(&ADOPT, |context, (process, object), _| {
         let shared = &context.node().shared;
-        let now = shared.clock.now();
+        let now = shared.clock.elapsed();
         let holder = context.caller_process();
         let is_granted = process == shared.me.1 && shared.lock().objects.grant(now, object, holder);
         Ok((is_granted, CallValues::none()))
@@ -251,7 +251,7 @@ pub(crate) fn register(functions: &mut FunctionRegistry) {
 
 /// Ends objects whose holders are silent, and renews and releases those that this process holds.
 pub(crate) fn tick(shared: &Arc<NodeShared>) {
-    let now = shared.clock.now();
+    let now = shared.clock.elapsed();
     let me = &shared.me;
     let released = {
         let released = shared.released.lock();

@@ -1,7 +1,6 @@
 //! The HTTP server of a model: requests wait in queues, and threads compute them together.
 
 mod batch_queue;
-mod clock;
 pub(crate) mod encoded_image;
 mod endpoints;
 mod image_decoding;

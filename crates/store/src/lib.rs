@@ -9,7 +9,6 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod clock;
 mod encrypted;
 mod error;
 mod key;
@@ -27,6 +26,7 @@ mod sealing;
 mod settings;
 mod stamp;
 mod store;
+mod waits;
 
 pub use address::Address;
 pub use encrypted::Encrypted;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tempfile::NamedTempFile;
 
 use crate::StoreError;
-use crate::clock::Deadline;
+use crate::waits::Deadline;
 
 /// The name prefix of temporary files.
 pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-ronde-";

@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::clock;
 use crate::error::SubmitError;
 use crate::log_frames::write_frame;
 use crate::log_reader::{LogPosition, LogReader};
@@ -134,7 +133,7 @@ impl JobPaths {
             match hosts_of_rank.next() {
                 Some(host) => return *host,
                 None if over => return hosts.first().copied().unwrap_or(0),
-                None => clock::pause(LOOK_EVERY),
+                None => ronde_clock::pause(LOOK_EVERY),
             }
         }
     }

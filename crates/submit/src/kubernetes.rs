@@ -10,7 +10,6 @@ use ronde_core::Recovery;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::clock;
 use crate::error::SubmitError;
 use crate::fetching::{self, LAUNCHER_LOG};
 use crate::interruptions::Interruptions;
@@ -299,7 +298,7 @@ impl KubernetesTarget {
             if interruptions.pass(is_over)? == Some(true) {
                 return Ok(());
             }
-            clock::pause(ASK_EVERY);
+            ronde_clock::pause(ASK_EVERY);
         }
     }
 }
@@ -373,7 +372,7 @@ fn delete_own(api: &ClusterApi, manifest: &JobManifest<'_>) -> Result<(), ApiFai
                     Err(ApiFailure::Status { code: 404, .. })
                 )
             };
-            match clock::wait_until_every(EXPIRE_MAX, ASK_EVERY, is_gone) {
+            match ronde_clock::wait_until_every(EXPIRE_MAX, ASK_EVERY, is_gone) {
                 true => Ok(()),
                 false => Err(refused),
             }
@@ -396,7 +395,7 @@ impl Target for KubernetesTarget {
             // A preview needs no cluster, but shows the namespace where it is known.
             None => self.api(None).ok().map(|api| api.namespace().to_owned()),
         };
-        let name = (name, clock::unix_ms());
+        let name = (name, ronde_clock::unix_ms());
         let manifest = JobManifest::new(&self.settings, name, namespace.as_deref(), request)?;
         Ok(manifest.preview())
     }
@@ -409,7 +408,7 @@ impl Target for KubernetesTarget {
     ) -> Result<(), SubmitError> {
         let api = self.api(self.settings.namespace.as_deref())?;
         let namespace = api.namespace().to_owned();
-        let stamped = (job, clock::unix_ms());
+        let stamped = (job, ronde_clock::unix_ms());
         let manifest = JobManifest::new(&self.settings, stamped, Some(&namespace), request)?;
         let secrets = credentials::PodCredentials::new(manifest.name())?;
         rights::check(&api)?;

@@ -6,7 +6,6 @@
 //! that has its output, its process and its exit code. Start reading at [`Target`].
 
 mod autoscale;
-mod clock;
 mod copying;
 mod discovery;
 mod disk;

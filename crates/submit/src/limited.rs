@@ -3,13 +3,11 @@
 use std::process::Child;
 use std::time::Duration;
 
-use crate::clock;
-
 /// Waits for the end of a process and returns its exit code, 255 after a signal. At the end of `limit` the process is killed
 /// and the result is `None`.
 pub(crate) fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
     let mut status = None;
-    clock::wait_until(limit, || {
+    ronde_clock::wait_until(limit, || {
         status = child.try_wait().ok().flatten();
         status.is_some()
     });

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
 use crate::error::SubmitError;
 use crate::fetching;
 use crate::job::{JobPlacement, SubmittedJob};
@@ -154,7 +153,7 @@ impl Target for LocalTarget {
         })?;
         launcher.start(&request.program.path)?;
         let mut state = ProcessState::NotStarted;
-        clock::wait_until(BEGIN_MAX, || {
+        ronde_clock::wait_until(BEGIN_MAX, || {
             state = launcher.state().unwrap_or(ProcessState::Lost);
             paths.has_begun(request.is_elastic) || !matches!(state, ProcessState::Running { .. })
         });

@@ -8,7 +8,6 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::{Duration, UNIX_EPOCH};
 
-use crate::clock;
 use crate::error::SubmitError;
 
 /// Interval at which a growing file is read.
@@ -218,7 +217,7 @@ impl LogReader {
             if over {
                 return Ok(());
             }
-            clock::pause(FOLLOW_EVERY);
+            ronde_clock::pause(FOLLOW_EVERY);
         }
     }
 }

@@ -11,7 +11,6 @@ use rustix::process::Signal;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
 use crate::copying;
 use crate::disk;
 use crate::error::SubmitError;
@@ -178,7 +177,7 @@ impl ProcessFolder {
             .map_err(|error| failed(error.to_string()))?;
         let mut state = ProcessState::NotStarted;
         let mut ended = None;
-        clock::wait_until(limit, || {
+        ronde_clock::wait_until(limit, || {
             ended = child.try_wait().ok().flatten();
             state = self.state().unwrap_or(ProcessState::NotStarted);
             state != ProcessState::NotStarted || ended.is_some()
@@ -205,7 +204,7 @@ impl ProcessFolder {
         create_private(&self.path)?;
         let path = self.path.join(LOCK_FILE);
         let lock = File::create(&path).map_err(SubmitError::file("write", &path))?;
-        let is_locked = clock::wait_until(LOCK_MAX, || lock.try_lock().is_ok());
+        let is_locked = ronde_clock::wait_until(LOCK_MAX, || lock.try_lock().is_ok());
         if !is_locked {
             return Err(SubmitError::invalid(
                 format!("another process has locked {}", self.path.display()),
@@ -263,7 +262,7 @@ impl ProcessFolder {
             found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
         };
         loop {
-            clock::pause(DELETED_EVERY);
+            ronde_clock::pause(DELETED_EVERY);
             if is_deleted() {
                 session::end_own(&process);
             }
@@ -293,7 +292,7 @@ impl ProcessFolder {
         };
         if !grace.is_zero() && self.is_locked()? {
             session::signal(&process, Signal::TERM);
-            clock::wait_until(grace, || !matches!(self.is_locked(), Ok(true)));
+            ronde_clock::wait_until(grace, || !matches!(self.is_locked(), Ok(true)));
         }
         Ok(session::kill(&process) == 0)
     }
@@ -313,7 +312,7 @@ impl ProcessFolder {
     pub(crate) fn record_end(&self, code: i32, reason: &str) -> Result<(), SubmitError> {
         let record = ExitRecord {
             code,
-            at_ms: clock::unix_ms(),
+            at_ms: ronde_clock::unix_ms(),
             reason: Some(reason.chars().take(REASON_MAX).collect()),
         };
         copying::publish_new_json(&self.path.join(EXIT_FILE), &record).map(|_| ())
@@ -354,7 +353,7 @@ impl ProcessGuard {
         let unfinished = self.folder.path.join(format!("{EXIT_FILE}.unfinished"));
         let record = ExitRecord {
             code,
-            at_ms: clock::unix_ms(),
+            at_ms: ronde_clock::unix_ms(),
             reason: reason.map(|reason| reason.chars().take(REASON_MAX).collect()),
         };
         let text = serde_json::to_string(&record).unwrap_or_default();

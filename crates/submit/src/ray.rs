@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::clock;
 use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::fetching::{self, LAUNCHER_LOG};
@@ -293,7 +292,7 @@ impl RayTarget {
                 "`ronde jobs` shows its state",
             ));
         };
-        let id = format!("{}-command-{:x}", placed.id, clock::unix_ms());
+        let id = format!("{}-command-{:x}", placed.id, ronde_clock::unix_ms());
         let words = std::iter::once(self.program()).chain(words.iter().map(String::as_str));
         let mut resources = serde_json::Map::new();
         resources.insert(format!("node:{node}"), NODE_SHARE.into());
@@ -310,7 +309,7 @@ impl RayTarget {
             let state = last.as_ref().map(|job| api::state(job.as_ref(), false));
             state.is_ok_and(|state| state.is_over())
         };
-        let has_ended = clock::wait_until_every(limit, ASK_EVERY, is_over);
+        let has_ended = ronde_clock::wait_until_every(limit, ASK_EVERY, is_over);
         if !has_ended {
             // The command is not needed any more; the error is the one to report.
             let _ = api.stop(&id);
@@ -376,7 +375,7 @@ impl Target for RayTarget {
             api.put_package(package.name(), package.archive()?)?;
         }
         // Other machines may submit jobs of this name.
-        let id = format!("{name}-{:x}", clock::unix_ms());
+        let id = format!("{name}-{:x}", ronde_clock::unix_ms());
         placed(JobPlacement::Ray {
             id: id.clone(),
             folder: self.folder(&id),
@@ -474,12 +473,12 @@ impl Target for RayTarget {
             let words = ["__job", "stop", "--grace", &seconds, &folder].map(str::to_owned);
             // What it does not end, Ray ends.
             let _ = self.run_at_node(&api, &placed, &words, grace + COMMAND_MAX);
-            clock::wait_until_every(Duration::from_secs(5), ASK_EVERY, is_over);
+            ronde_clock::wait_until_every(Duration::from_secs(5), ASK_EVERY, is_over);
         }
         if !is_over() {
             api.stop(placed.id)?;
         }
-        match clock::wait_until_every(END_MAX, ASK_EVERY, is_over) {
+        match ronde_clock::wait_until_every(END_MAX, ASK_EVERY, is_over) {
             true => Ok(()),
             false => Err(api.problem(format!(
                 "job {} has not ended within {} s",

@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 
 use ronde_core::FormatHeader;
 
-use crate::clock;
 use crate::copying::publish_json;
 use crate::error::SubmitError;
 use crate::job::{FORMAT, JobPlacement, SubmittedJob};
@@ -105,7 +104,7 @@ impl JobRegistry {
             header: FormatHeader::of(FORMAT),
             submitter: ProcessIdentity::of_this_process()
                 .map_err(SubmitError::file("read", Path::new("/proc/self/stat")))?,
-            submitted_ms: clock::unix_ms(),
+            submitted_ms: ronde_clock::unix_ms(),
             name: new.name,
             target: new.target,
             settings: new.settings,
@@ -239,7 +238,10 @@ impl JobRegistry {
     /// # Errors
     /// The note cannot be written.
     pub fn mark_cancelled(&self, name: &str) -> Result<(), SubmitError> {
-        publish_json(&self.folder(name).join(CANCELLED_FILE), &clock::unix_ms())
+        publish_json(
+            &self.folder(name).join(CANCELLED_FILE),
+            &ronde_clock::unix_ms(),
+        )
     }
 
     /// Removes the note that a job was cancelled: its target has not ended it.

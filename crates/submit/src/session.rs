@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::clock;
 use crate::process_identity::{ProcessIdentity, stat};
 
 /// Time limit for the end of processes after SIGKILL.
@@ -30,7 +29,7 @@ pub(crate) fn members(leader: &ProcessIdentity) -> Vec<ProcessIdentity> {
 /// Ends all processes of a session with SIGKILL, and returns the number of those that remain.
 pub(crate) fn kill(leader: &ProcessIdentity) -> usize {
     let mut remaining = 0;
-    clock::wait_until(KILL_MAX, || {
+    ronde_clock::wait_until(KILL_MAX, || {
         // Again, because a process may start another one meanwhile.
         let members = members(leader);
         for member in &members {

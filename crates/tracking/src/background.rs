@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{Event, Tracker};
 
-use crate::clock;
 use crate::event_file::{EventFile, PlainLines};
 use crate::event_writer::EventWriter;
 
@@ -97,18 +96,18 @@ impl BackgroundWriter {
         let (done, wait) = sync_channel(1);
         // While the queue is full this waits for the writer, but not beyond the deadline.
         let mut message = WriterMessage::Flush(done);
-        let deadline = clock::now() + FINISH_MAX;
+        let deadline = ronde_clock::now() + FINISH_MAX;
         loop {
             match self.sender.try_send(message) {
                 Ok(()) => break,
-                Err(TrySendError::Full(back)) if clock::now() < deadline => {
+                Err(TrySendError::Full(back)) if ronde_clock::now() < deadline => {
                     message = back;
-                    clock::pause(Duration::from_millis(5));
+                    ronde_clock::pause(Duration::from_millis(5));
                 }
                 Err(_) => return false,
             }
         }
-        let left = deadline.saturating_duration_since(clock::now());
+        let left = deadline.saturating_duration_since(ronde_clock::now());
         let written = wait.recv_timeout(left).is_ok();
         written && self.error().is_none() && self.status.dropped.load(Ordering::Relaxed) == 0
     }
@@ -148,7 +147,7 @@ impl Tracker for BackgroundWriter {
     fn record(&self, event: Event) {
         if self
             .sender
-            .try_send(WriterMessage::Record(clock::unix_s(), event))
+            .try_send(WriterMessage::Record(ronde_clock::unix_s(), event))
             .is_err()
         {
             self.status.dropped.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +201,7 @@ impl<'a> WriterThread<'a> {
             match message {
                 WriterMessage::Record(t, event) => self.write(t, &event),
                 WriterMessage::Flush(done) => {
-                    self.resume(clock::unix_s());
+                    self.resume(ronde_clock::unix_s());
                     self.flush();
                     // The caller may have stopped waiting.
                     let _ = done.try_send(());
@@ -212,7 +211,7 @@ impl<'a> WriterThread<'a> {
     }
 
     fn write(&mut self, t: f64, event: &Event) {
-        if self.resume_at.is_some_and(|at| clock::now() >= at) {
+        if self.resume_at.is_some_and(|at| ronde_clock::now() >= at) {
             self.resume(t);
         }
         if self.resume_at.is_none() {
@@ -248,7 +247,7 @@ impl<'a> WriterThread<'a> {
                     ));
                 }
             }
-            Err(_) => self.resume_at = Some(clock::now() + RESUME_EVERY),
+            Err(_) => self.resume_at = Some(ronde_clock::now() + RESUME_EVERY),
         }
     }
 
@@ -257,9 +256,9 @@ impl<'a> WriterThread<'a> {
         let Err(error) = result else {
             return;
         };
-        self.resume_at = Some(clock::now() + RESUME_EVERY);
+        self.resume_at = Some(ronde_clock::now() + RESUME_EVERY);
         self.status.is_failing.store(true, Ordering::Relaxed);
-        let (what, now) = (self.what, clock::now());
+        let (what, now) = (self.what, ronde_clock::now());
         if (self.reported).is_none_or(|(at, _)| now >= at + REPORT_EVERY) {
             self.reported = Some((now, true));
             self.report(&format!(

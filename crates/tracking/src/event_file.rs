@@ -204,7 +204,7 @@ impl EventFile {
     pub fn archive(path: &Path) -> Result<(), MonitorError> {
         let mut file = Self::append(path, EventFileSettings::default())?;
         let attempt = file.next_attempt();
-        let t = crate::clock::unix_s();
+        let t = ronde_clock::unix_s();
         let mut archive = || {
             append_file(path, &previous(path))?;
             file.begin_new(t, false)?;

@@ -4,7 +4,6 @@
 //! [`RunView`], which is a fold over the events so far.
 
 mod background;
-mod clock;
 mod consensus;
 mod error;
 mod event_file;

@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use crate::clock;
 use crate::render;
 use crate::view::RunView;
 
@@ -55,7 +54,7 @@ impl Painter for PlainPainter {
         if progress.committed == self.committed {
             return;
         }
-        let now = clock::now();
+        let now = ronde_clock::now();
         let tenth = (10 * progress.committed)
             .checked_div(view.steps)
             .unwrap_or(0);

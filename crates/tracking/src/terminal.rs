@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use ronde_core::{Event, Rank, Tracker};
 
-use crate::clock;
 use crate::paint::{BarPainter, Painter, PlainPainter};
 use crate::render;
 use crate::view::RunView;
@@ -151,9 +150,9 @@ impl Terminal {
         let mut state = self.screen.lock();
         state.closing = true;
         self.screen.changed.notify_all();
-        let deadline = clock::now() + FINISH_MAX;
+        let deadline = ronde_clock::now() + FINISH_MAX;
         while !state.closed {
-            let left = deadline.saturating_duration_since(clock::now());
+            let left = deadline.saturating_duration_since(ronde_clock::now());
             if left.is_zero() {
                 return;
             }

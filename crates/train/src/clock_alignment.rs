@@ -6,8 +6,6 @@
 
 use ronde_core::{Buffer, CollectiveError, CollectivesExt, Group, GroupRank, Tag};
 
-use crate::clock;
-
 /// The tag of the messages.
 const TAG: Tag = Tag(0x636c_6f63);
 /// The number of exchanges of each host with rank 0.
@@ -29,7 +27,7 @@ impl ClockAlignment {
     /// # Errors
     /// A member was lost.
     pub(crate) fn measure(group: &dyn Group) -> Result<Self, CollectiveError> {
-        Self::measure_on(group, clock::host_identity(), &clock::host_ns)
+        Self::measure_on(group, host_identity(), &ronde_clock::host_ns)
     }
 
     /// Measures the offset of a clock. `host` is 0 if it is not known.
@@ -113,6 +111,20 @@ fn exchange(group: &dyn Group, clock: &dyn Fn() -> u64) -> Result<ClockAlignment
     Ok(best.map_or_else(ClockAlignment::default, |(_, alignment)| alignment))
 }
 
+/// Returns a number that processes have in common if they read the same [`ronde_clock::host_ns`]; 0 if the system does not tell.
+fn host_identity() -> i64 {
+    let mut identity = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    if identity.is_empty() {
+        return 0;
+    }
+    // A container may have a time namespace.
+    let namespace = std::fs::read_link("/proc/self/ns/time").unwrap_or_default();
+    identity.extend(namespace.as_os_str().as_encoded_bytes());
+    let hash = blake3::hash(&identity);
+    let first = hash.as_bytes().first_chunk::<8>();
+    first.map_or(0, |first| i64::from_le_bytes(*first))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -130,7 +142,7 @@ mod tests {
         let measured = spawn_ranks(hosts.len(), Duration::from_secs(60), move |group| {
             let rank = group.rank().index();
             let base = 1_000_000_000_000_u64;
-            let clock = || (clock::host_ns() + base).saturating_add_signed(ahead[rank]);
+            let clock = || (ronde_clock::host_ns() + base).saturating_add_signed(ahead[rank]);
             let alignment = ClockAlignment::measure_on(&group, hosts[rank], &clock)?;
             Ok::<_, CollectiveError>(alignment)
         });

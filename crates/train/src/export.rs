@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use ronde_clock::Stopwatch;
 use ronde_core::{
     Buffer, CollectiveError, CollectivesExt, DType, DataSignature, Event, FormatHeader, GroupRank,
     Tag, TokenTexts, Tracker, Work,
@@ -19,7 +20,6 @@ use ronde_saved_model::{
     TOKENIZER_FILE, TargetKind, TensorSource,
 };
 
-use crate::clock::LapTimer;
 use crate::training::whole_model::pieces;
 use crate::{Plan, TrainError, Training, TrainingResult};
 
@@ -230,10 +230,10 @@ pub(crate) fn save_when_there_is_space(
     model: &ModelDescription,
     tracker: &dyn Tracker,
 ) -> Result<PublishedModel, TrainError> {
-    let (since, mut wait) = (LapTimer::start(), SpaceWait::default());
+    let (since, mut wait) = (Stopwatch::start(), SpaceWait::default());
     loop {
         let outcome = save(folder, training, steps, model.clone());
-        let waited_s = since.total_s();
+        let waited_s = since.elapsed_s();
         let is_over = waited_s >= SpaceWait::LIMIT_S || training.is_asked_to_stop();
         let error = match outcome {
             Err(error) if may_pass(&error) && !is_over => error,

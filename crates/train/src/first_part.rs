@@ -6,8 +6,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ronde_core::layout::{StateLayout, TensorEntry};
 use ronde_engine::{Activation, ForwardContext, Layer, Mode, NotSummed, PartExchange, PartPlace};
 
-use crate::clock;
-
 /// The times of exchanges that were left out.
 #[derive(Debug, Default)]
 pub(crate) struct ExchangeTimes {
@@ -43,10 +41,10 @@ impl AbsentParts {
 
 impl PartExchange for AbsentParts {
     fn sum(&self, subtrees: Vec<Vec<f32>>) -> Result<Vec<f32>, NotSummed> {
-        let begun = clock::seconds();
+        let begun = ronde_clock::seconds();
         let sent = subtrees.concat();
         let received = sent[..subtrees.first().map_or(0, Vec::len)].to_vec();
-        let seconds = clock::seconds() - begun;
+        let seconds = ronde_clock::seconds() - begun;
         *self.of_pass() += seconds;
         let mut all = self.all.copied();
         *all = (all.0 + seconds, all.1 + received.len());
@@ -64,12 +62,12 @@ impl PartExchange for AbsentParts {
     }
 
     fn gather(&self, own: Vec<f32>) -> Result<Vec<f32>, NotSummed> {
-        let begun = clock::seconds();
+        let begun = ronde_clock::seconds();
         // Other parts are longer by one column at most; what is too much is dropped.
         let elements = 2 * own.len() * self.parts as usize;
         let mut received = own;
         received.resize(elements, 0.0);
-        *self.of_pass() += clock::seconds() - begun;
+        *self.of_pass() += ronde_clock::seconds() - begun;
         Ok(received)
     }
 }

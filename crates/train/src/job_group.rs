@@ -9,9 +9,9 @@
 
 use std::sync::Arc;
 
-use crate::session::Session;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{CollectiveError, CollectivesExt, Generation, Group, Rank, Tracker, WorldSize};
+use ronde_parallel::HeldVectorMut;
 use ronde_protocol::transaction::{
     CatchUp, CatchUpPlan, CommittedStep, OpenStep, RejoinOutcome, TransactionError, VoteRequests,
 };
@@ -19,8 +19,7 @@ use ronde_protocol::{Assignment, GenerationPurpose, LoneMember, MembershipPolicy
 
 use crate::TrainError;
 use crate::connector::GenerationConnector;
-use ronde_parallel::HeldVectorMut;
-
+use crate::session::Session;
 use crate::state_transfer;
 
 /// The group of a worker's current generation, and the way to later ones.

@@ -8,7 +8,6 @@ mod balance;
 mod batch_norms;
 pub mod callback;
 pub mod checkpoints;
-pub mod clock;
 mod clock_alignment;
 pub mod config;
 pub mod connector;

@@ -12,9 +12,9 @@ use ronde_core::{
 use ronde_schedule::choose::counts;
 use ronde_schedule::{Algorithm, CostModel, CostSample, Hosts};
 
+use crate::TrainError;
 use crate::config::CommSection;
 use crate::local_ranks::on_local_ranks;
-use crate::{TrainError, clock};
 
 /// The numbers of elements of the measured sums, and how often each runs.
 const SUMS: [(usize, usize); 4] = [(16, 40), (4096, 40), (1 << 16, 15), (1 << 20, 7)];
@@ -123,9 +123,9 @@ fn measure_sum(group: &ProcessGroup, len: usize, times: usize) -> Result<f64, Co
         let Some(buffer) = buffers.pop_front() else {
             break;
         };
-        let begun = clock::seconds();
+        let begun = ronde_clock::seconds();
         let reduced = group.start_and_wait(Operation::ExactSum(sum.clone()), buffer)?;
-        seconds.push(clock::seconds() - begun);
+        seconds.push(ronde_clock::seconds() - begun);
         buffers.push_back(reduced);
     }
     Ok(median(seconds))
@@ -138,7 +138,7 @@ fn measure_message(group: &ProcessGroup, len: usize, times: usize) -> Result<f64
     let mut seconds = Vec::with_capacity(times);
     let values = vec![0.5_f32; len];
     for _ in 0..=times {
-        let begun = clock::seconds();
+        let begun = ronde_clock::seconds();
         let awaited = group.receive(other, TAG, Buffer::host(DType::F32, len))?;
         if is_first {
             group.send(other, TAG, Buffer::copy_of(&values))?.wait()?;
@@ -147,7 +147,7 @@ fn measure_message(group: &ProcessGroup, len: usize, times: usize) -> Result<f64
             let received = awaited.wait()?;
             group.send(other, TAG, received)?.wait()?;
         }
-        seconds.push((clock::seconds() - begun) / 2.0);
+        seconds.push((ronde_clock::seconds() - begun) / 2.0);
     }
     Ok(median(seconds))
 }

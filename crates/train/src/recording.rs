@@ -18,7 +18,6 @@ use ronde_core::recording::{RecordingLine, RecordingSection};
 use ronde_core::spans::{SpanRecorder, TimeSpan};
 use ronde_core::{Collectives, Event, Rank, Tracker};
 
-use crate::clock;
 use crate::clock_alignment::ClockAlignment;
 use crate::flight_records::FlightRecordWriter;
 
@@ -57,7 +56,7 @@ impl RecordingRequest {
         Self::remove(run)?;
         let folder = run.join(Self::FOLDER);
         fs::create_dir_all(&folder)?;
-        let id = clock::unix_ms();
+        let id = ronde_clock::unix_ms();
         let until_ms = limit.map(|limit| id.saturating_add(limit.as_millis() as u64));
         // A worker never reads a part of it.
         let temporary = folder.join(format!("{REQUEST}.new"));
@@ -113,7 +112,7 @@ impl RecordingRequest {
     /// it would last too long.
     #[must_use]
     pub fn is_active(&self) -> bool {
-        self.is_active_at(clock::unix_ms())
+        self.is_active_at(ronde_clock::unix_ms())
     }
 
     fn is_active_at(&self, now_ms: u64) -> bool {
@@ -135,8 +134,8 @@ pub(crate) struct WorkerRecorder {
 impl Default for WorkerRecorder {
     fn default() -> Self {
         Self {
-            spans: Arc::new(SpanRecorder::new(clock::host_ns)),
-            background: Arc::new(BackgroundSpans::new(clock::host_ns)),
+            spans: Arc::new(SpanRecorder::new(ronde_clock::host_ns)),
+            background: Arc::new(BackgroundSpans::new(ronde_clock::host_ns)),
             alignment: Mutex::default(),
         }
     }
@@ -328,7 +327,7 @@ impl RecordingWriter {
         spans.clear();
         self.open = Some(OpenRecording {
             id,
-            begun_ns: clock::host_ns(),
+            begun_ns: ronde_clock::host_ns(),
             file,
             bytes: 0,
             dropped: 0,

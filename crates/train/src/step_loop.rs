@@ -6,13 +6,13 @@
 //!      -> None: the loop is complete
 //! ```
 
-use crate::session::Session;
 use ronde_core::batch::BatchPlan;
 use ronde_core::exact::TreeSum;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, CollectivesExt, Operation, Rank, Recovery, Shard, weight_hash};
 use ronde_protocol::transaction::{CatchUpPlan, CommittedStep, OpenStep, ShardReport};
 
+use crate::session::Session;
 use crate::{JobGroup, TrainError};
 
 /// The samples, shards and length of a [`StepLoop`].

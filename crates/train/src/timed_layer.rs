@@ -11,7 +11,6 @@ use ronde_engine::{
     TokenShares,
 };
 
-use crate::clock;
 use crate::first_part::FirstPart;
 
 /// The kind of a pass.
@@ -72,11 +71,11 @@ impl TimedLayer {
     }
 
     fn timed<T>(&mut self, kind: PassKind, pass: impl FnOnce(&mut dyn Layer) -> T) -> T {
-        let begun = clock::seconds();
+        let begun = ronde_clock::seconds();
         let result = pass(&mut *self.inner);
         let exchanged_s = self.part.as_ref().map_or(0.0, FirstPart::take_exchanged_s);
         self.times
-            .record(kind, clock::seconds() - begun - exchanged_s);
+            .record(kind, ronde_clock::seconds() - begun - exchanged_s);
         result
     }
 
@@ -279,9 +278,9 @@ impl LockStep for TimedLayer {
         shards: Vec<ShardInput>,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError> {
-        let (count, begun) = (shards.len().max(1), clock::seconds());
+        let (count, begun) = (shards.len().max(1), ronde_clock::seconds());
         let outputs = self.inner.forward_shards(shards, sums);
-        let each = (clock::seconds() - begun) / count as f64;
+        let each = (ronde_clock::seconds() - begun) / count as f64;
         self.times.record(PassKind::Forward, each);
         outputs
     }
@@ -293,11 +292,11 @@ impl LockStep for TimedLayer {
         needs_input_gradient: bool,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
-        let (count, begun) = (shards.len().max(1), clock::seconds());
+        let (count, begun) = (shards.len().max(1), ronde_clock::seconds());
         let found = self
             .inner
             .backward_shards(shards, ranges, needs_input_gradient, sums);
-        let each = (clock::seconds() - begun) / count as f64;
+        let each = (ronde_clock::seconds() - begun) / count as f64;
         self.times.record(PassKind::Backward, each);
         found
     }

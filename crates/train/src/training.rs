@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::balance::Balance;
-use crate::session::Session;
+use ronde_clock::Stopwatch;
 use ronde_core::event::PhaseTimes;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
@@ -29,10 +28,10 @@ use self::restoration::CopyRestoration;
 use self::state_copies::StateCopies;
 use self::step::AppliedStep;
 use self::whole_model::WholeModel;
+use crate::balance::Balance;
 use crate::batch_norms::BatchNorms;
 use crate::callback::Callback;
 use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
-use crate::clock::{self, LapTimer};
 use crate::clock_alignment::ClockAlignment;
 use crate::config::TrainSection;
 use crate::core_pinning::CorePinning;
@@ -43,6 +42,7 @@ use crate::predicted_stages::PredictedStages;
 use crate::process_memory::MemoryReports;
 use crate::progress::{BestModel, RunProgress};
 use crate::recording::{RecordingThread, WorkerRecorder};
+use crate::session::Session;
 use crate::state_transfer::StateTransfer;
 use crate::{JobGroup, ModelParts, Plan, TrainError, export};
 
@@ -236,13 +236,13 @@ fn strategy(
     let rounds = sync.rounds();
     rounds::check_fragments(&plan.config, &chain)?;
     let mut strategy = SynchronousStrategy::new(chain, own_group, own_mesh, plan.seeds, config);
-    strategy.set_clock(clock::seconds);
+    strategy.set_clock(ronde_clock::seconds);
     strategy.set_recorder(recorder.spans.clone());
     if let Some(predicted) = predicted {
         return stages::strategy(strategy, (group, alone), mesh, predicted.settings());
     }
     if let Some(servers) = sync.servers() {
-        let now = clock::seconds;
+        let now = ronde_clock::seconds;
         return Ok(Box::new(ParameterServers::new(
             strategy, group, mesh, servers, now,
         )));
@@ -257,7 +257,7 @@ fn strategy(
             group,
             mesh,
             config,
-            clock::seconds,
+            ronde_clock::seconds,
         )));
     }
     let Some(rounds) = rounds else {
@@ -500,7 +500,7 @@ impl Training {
         &mut self,
         publish: &mut PublishModel<'_>,
     ) -> Result<TrainingResult, TrainError> {
-        let begun = LapTimer::start();
+        let begun = Stopwatch::start();
         // A worker that joins a running job has to catch up first.
         let mut ready = self.synchronize();
         loop {
@@ -542,7 +542,7 @@ impl Training {
     fn run_generation(
         &mut self,
         publish: &mut PublishModel<'_>,
-        begun: &LapTimer,
+        begun: &Stopwatch,
     ) -> Result<GenerationEnd, TrainError> {
         // The previous generation ended before this evaluation.
         if self.is_evaluation_due() {
@@ -578,7 +578,7 @@ impl Training {
         self.unpin();
         self.save_at_end()?;
         self.verify()?;
-        let duration_s = begun.total_s();
+        let duration_s = begun.elapsed_s();
         if evaluation.is_none() {
             let next = self.session.next_step().0;
             evaluation = self.evaluate(Step(next.saturating_sub(1)))?;

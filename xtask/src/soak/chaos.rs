@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::faults::SoakRandom;
 use super::{fresh, job};
-use crate::{clock, outside};
+use crate::outside;
 
 /// The usage text.
 pub(super) const USAGE: &str = "\
@@ -338,13 +338,13 @@ fn start(
 impl Disturbed {
     /// Applies faults until the training ends; returns its exit code, `None` after a signal.
     fn follow(&mut self, child: &mut Child, faults: &mut Vec<ChaosFault>) -> Result<Option<i32>> {
-        let begun = clock::now();
+        let begun = ronde_clock::now();
         let mut stopped: Vec<(Instant, Pid)> = Vec::new();
         loop {
             if let Some(status) = child.try_wait()? {
                 return Ok(status.code());
             }
-            let now = clock::now();
+            let now = ronde_clock::now();
             stopped.retain(|(until, pid)| {
                 let is_over = now >= *until;
                 if is_over {
@@ -362,7 +362,7 @@ impl Disturbed {
                 child.wait()?;
                 return Ok(None);
             }
-            clock::pause(Duration::from_millis(1));
+            ronde_clock::pause(Duration::from_millis(1));
         }
     }
 
@@ -374,7 +374,7 @@ impl Disturbed {
                 Blow::Kill => Signal::KILL,
                 Blow::Terminate => Signal::TERM,
                 Blow::Stop { seconds } => {
-                    stopped.push((clock::now() + Duration::from_secs_f64(seconds), pid));
+                    stopped.push((ronde_clock::now() + Duration::from_secs_f64(seconds), pid));
                     Signal::STOP
                 }
             };
@@ -390,10 +390,10 @@ impl Disturbed {
             Ok(trained) if self.failure.is_none() => found.extend(trained.differences(reference)),
             Ok(_) => {}
         }
-        let begun = clock::now();
-        let is_late = || clock::now() - begun > VANISH_MAX;
+        let begun = ronde_clock::now();
+        let is_late = || ronde_clock::now() - begun > VANISH_MAX;
         while !processes_in(&self.folder).is_empty() && !is_late() {
-            clock::pause(Duration::from_millis(20));
+            ronde_clock::pause(Duration::from_millis(20));
         }
         let left = processes_in(&self.folder);
         if !left.is_empty() {

@@ -11,7 +11,6 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::clock;
 use super::hosts::{CableCut, NamespacePair};
 use super::layout::JobLayout;
 
@@ -81,15 +80,15 @@ impl SoakJob {
 
     /// Joins the second host with `workers` workers.
     fn join(&mut self, ronde: &Path, workers: &str) -> Result<()> {
-        let deadline = clock::now() + LISTENS_MAX;
+        let deadline = ronde_clock::now() + LISTENS_MAX;
         let address = loop {
             if let Some(address) = self.coordinator_address() {
                 break address;
             }
-            if self.ended()?.is_some() || clock::now() > deadline {
+            if self.ended()?.is_some() || ronde_clock::now() > deadline {
                 bail!("no coordinator listens:\n{}", self.log_ends());
             }
-            clock::pause(Duration::from_millis(20));
+            ronde_clock::pause(Duration::from_millis(20));
         };
         let arguments = ["join", &address, "--token-file", "out/job/token", "-n"];
         let arguments = [&arguments[..], &[workers, "--host", NamespacePair::OTHER]].concat();

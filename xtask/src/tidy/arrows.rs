@@ -11,15 +11,20 @@ use serde_json::Value;
 const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-core", &[]),
     ("ronde-testing", &[]),
+    ("ronde-clock", &[]),
     ("ronde-schedule", &["ronde-core"]),
     ("ronde-identity", &["ronde-core"]),
-    ("ronde-store", &["ronde-core"]),
-    ("ronde-checkpoint", &["ronde-core", "ronde-store"]),
+    ("ronde-store", &["ronde-core", "ronde-clock"]),
+    (
+        "ronde-checkpoint",
+        &["ronde-core", "ronde-clock", "ronde-store"],
+    ),
     ("ronde-peer-memory", &[]),
     (
         "ronde-comm",
         &[
             "ronde-core",
+            "ronde-clock",
             "ronde-schedule",
             "ronde-identity",
             "ronde-peer-memory",
@@ -28,12 +33,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-protocol", &["ronde-core"]),
     ("ronde-kernels", &[]),
     ("ronde-engine", &["ronde-core", "ronde-kernels"]),
-    ("ronde-data", &["ronde-core", "ronde-store"]),
+    ("ronde-data", &["ronde-core", "ronde-clock", "ronde-store"]),
     ("ronde-saved-model", &["ronde-core", "ronde-engine"]),
     (
         "ronde-serve",
         &[
             "ronde-core",
+            "ronde-clock",
             "ronde-engine",
             "ronde-data",
             "ronde-identity",
@@ -42,12 +48,18 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ),
     (
         "ronde-parallel",
-        &["ronde-core", "ronde-schedule", "ronde-engine"],
+        &[
+            "ronde-core",
+            "ronde-schedule",
+            "ronde-engine",
+            "ronde-protocol",
+        ],
     ),
     (
         "ronde-train",
         &[
             "ronde-core",
+            "ronde-clock",
             "ronde-schedule",
             "ronde-comm",
             "ronde-engine",
@@ -56,29 +68,43 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-parallel",
             "ronde-store",
             "ronde-checkpoint",
+            "ronde-protocol",
         ],
     ),
     (
         "ronde-cluster",
         &[
             "ronde-core",
+            "ronde-clock",
             "ronde-protocol",
             "ronde-identity",
             "ronde-store",
         ],
     ),
-    ("ronde-submit", &["ronde-core", "ronde-identity"]),
+    (
+        "ronde-submit",
+        &["ronde-core", "ronde-clock", "ronde-identity"],
+    ),
     ("ronde-sweep", &["ronde-core"]),
-    ("ronde-planner", &["ronde-core", "ronde-schedule"]),
-    ("ronde-tracking", &["ronde-core"]),
+    (
+        "ronde-planner",
+        &["ronde-core", "ronde-schedule", "ronde-protocol"],
+    ),
+    ("ronde-tracking", &["ronde-core", "ronde-clock"]),
     (
         "ronde-dashboard",
-        &["ronde-core", "ronde-identity", "ronde-tracking"],
+        &[
+            "ronde-core",
+            "ronde-clock",
+            "ronde-identity",
+            "ronde-tracking",
+        ],
     ),
     (
         "ronde-rpc",
         &[
             "ronde-core",
+            "ronde-clock",
             "ronde-identity",
             "ronde-engine",
             "ronde-peer-memory",
@@ -88,16 +114,19 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "ronde-bench",
         &[
             "ronde-core",
+            "ronde-clock",
             "ronde-schedule",
             "ronde-identity",
             "ronde-comm",
             "ronde-kernels",
+            "ronde-protocol",
         ],
     ),
     (
         "ronde",
         &[
             "ronde-core",
+            "ronde-clock",
             "ronde-schedule",
             "ronde-identity",
             "ronde-store",
@@ -107,7 +136,6 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-saved-model",
             "ronde-serve",
             "ronde-parallel",
-            "ronde-store",
             "ronde-checkpoint",
             "ronde-train",
             "ronde-cluster",
@@ -119,12 +147,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-burn",
             "ronde-dashboard",
             "ronde-rpc",
+            "ronde-protocol",
         ],
     ),
     ("ronde-burn", &["ronde-core", "ronde-engine"]),
     ("ronde-sim", &["ronde-core", "ronde-protocol"]),
-    ("ronde-testing", &[]),
-    ("xtask", &[]),
+    ("xtask", &["ronde-clock"]),
 ];
 
 /// Crates that only one of ours may depend on, tests included.

@@ -11,7 +11,17 @@ use super::Source;
 
 /// The crates that the facade `ronde` exports, and the one that serves models to other programs.
 const CRATES: &[&str] = &[
-    "comm", "core", "data", "engine", "model", "monitor", "parallel", "ronde", "serve", "train",
+    "comm",
+    "core",
+    "data",
+    "engine",
+    "saved-model",
+    "tracking",
+    "parallel",
+    "protocol",
+    "ronde",
+    "serve",
+    "train",
 ];
 /// Files of the command, which are no library.
 const COMMAND: &[&str] = &["crates/ronde/src/command/", "crates/ronde/src/main.rs"];

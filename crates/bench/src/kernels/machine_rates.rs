@@ -3,7 +3,6 @@
 use std::hint::black_box;
 
 use super::MachineRates;
-use crate::clock;
 use crate::training::matrix_peak_flops;
 
 impl MachineRates {
@@ -35,10 +34,10 @@ fn sum_over_threads(threads: usize, rate: impl Fn() -> f64 + Sync) -> f64 {
 fn memory_bytes_per_s() -> f64 {
     const BYTES: usize = 64 << 20;
     let (from, mut to) = (vec![1_u8; BYTES], vec![2_u8; BYTES]);
-    let begin = clock::now();
+    let begin = ronde_clock::now();
     let mut best = f64::MAX;
     while begin.elapsed().as_secs_f64() < 0.2 {
-        let start = clock::now();
+        let start = ronde_clock::now();
         black_box(&mut to).copy_from_slice(black_box(&from));
         best = best.min(start.elapsed().as_secs_f64());
     }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::TrainingSettings;
 use super::events::RunTimes;
 use super::memory::PeakMemory;
-use crate::{BenchError, KernelReport, clock};
+use crate::{BenchError, KernelReport};
 
 /// The PyTorch script.
 const SCRIPT: &str = include_str!("../../../../benchmarks/pytorch_ddp.py");
@@ -307,7 +307,7 @@ impl ChildProgram {
             memory.look();
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
-                Ok(None) => clock::pause(LOOK),
+                Ok(None) => ronde_clock::pause(LOOK),
                 Err(error) => return Err(failed(self.name, &error.to_string())),
             }
         };

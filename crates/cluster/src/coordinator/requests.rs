@@ -7,7 +7,6 @@ use ronde_identity::{Member, Validity};
 use ronde_protocol::CoordinatorEvent;
 
 use super::{CERTIFICATE, CoordinatorShell};
-use crate::clock;
 use crate::messages::{RequestBody, TokenReply};
 use crate::status::Status;
 
@@ -35,7 +34,7 @@ impl CoordinatorShell<'_> {
                 ),
             };
         }
-        let validity = Validity::from_now(clock::today(), CERTIFICATE);
+        let validity = Validity::from_now(ronde_clock::date(), CERTIFICATE);
         match self
             .authority
             .issue(&Member::Host(host.to_owned()), validity)

@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 use super::FixedRank;
 use super::stream::MeetingStream;
-use crate::clock;
 use crate::long_wait::LongWait;
 use crate::wire::{HELLO_BYTES_MAX, SUPERVISOR_BYTES_MAX};
 
@@ -84,16 +83,16 @@ impl Meeting<'_> {
         let mut members = BTreeMap::from([(Rank(0), (data_address, None))]);
         let mut wait = LongWait::begin("the other ranks".to_owned(), self.deadline, notify);
         while members.len() < self.mine.world_size.len() {
-            if clock::now() >= self.deadline {
+            if ronde_clock::now() >= self.deadline {
                 return Err(self.refuse_all(members));
             }
             let Ok((stream, _)) = listener.accept() else {
                 wait.continues(&self.missing(&members));
-                clock::pause(LOOK_EVERY);
+                ronde_clock::pause(LOOK_EVERY);
                 continue;
             };
             stream.set_nonblocking(false).map_err(text)?;
-            let limit = self.deadline.min(clock::now() + HELLO_MAX);
+            let limit = self.deadline.min(ronde_clock::now() + HELLO_MAX);
             let stream = match self.identity {
                 None => Ok(MeetingStream::plain(stream)),
                 Some(identity) => MeetingStream::from_member(stream, identity, limit),
@@ -123,7 +122,7 @@ impl Meeting<'_> {
             peers: peers.clone(),
             task: task.to_owned(),
         };
-        let limit = clock::now() + HELLO_MAX;
+        let limit = ronde_clock::now() + HELLO_MAX;
         for stream in members
             .values_mut()
             .filter_map(|(_, stream)| stream.as_mut())
@@ -174,7 +173,7 @@ impl Meeting<'_> {
     /// Tells the members that came in vain, and returns the reason.
     fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<MeetingStream>)>) -> String {
         let reason = format!("not ready in time: {}", self.missing(&members));
-        let limit = clock::now() + HELLO_MAX;
+        let limit = ronde_clock::now() + HELLO_MAX;
         for mut stream in members.into_values().filter_map(|(_, stream)| stream) {
             let reason = reason.clone();
             // A member that has left does not need it.

@@ -4,7 +4,6 @@ use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::clock;
 use crate::long_wait::LongWait;
 use crate::peer_address::PeerAddress;
 
@@ -73,7 +72,7 @@ impl Rank0<'_> {
     }
 
     fn left(&self) -> Duration {
-        self.deadline.saturating_duration_since(clock::now())
+        self.deadline.saturating_duration_since(ronde_clock::now())
     }
 
     fn resolve(&self) -> Result<Vec<SocketAddr>, AttemptError> {
@@ -94,11 +93,11 @@ impl Rank0<'_> {
                 Ok(done) => return Ok(done),
                 Err(AttemptError::Never(problem)) => return Err(problem),
                 Err(AttemptError::Later(problem, pause)) => {
-                    if clock::now() + pause >= self.deadline {
+                    if ronde_clock::now() + pause >= self.deadline {
                         return Err(format!("{late}: {problem}"));
                     }
                     wait.continues(&problem);
-                    clock::pause(pause);
+                    ronde_clock::pause(pause);
                 }
             }
         }

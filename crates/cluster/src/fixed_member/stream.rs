@@ -10,8 +10,6 @@ use ronde_identity::{Identity, Member, explain, rustls};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::clock;
-
 /// The ALPN protocol of the meeting.
 const PROTOCOL: &[u8] = b"ronde-meeting/1";
 /// The interval between two reports of a wait for a message.
@@ -34,7 +32,7 @@ struct TimedSocket<'a> {
 
 impl TimedSocket<'_> {
     fn left(&self) -> std::io::Result<Duration> {
-        match self.until.saturating_duration_since(clock::now()) {
+        match self.until.saturating_duration_since(ronde_clock::now()) {
             Duration::ZERO => Err(ErrorKind::TimedOut.into()),
             left => Ok(left),
         }
@@ -154,7 +152,7 @@ impl MeetingStream {
             let mut bytes = vec![0; READ_BYTES];
             let mut socket = TimedSocket {
                 stream: &self.stream,
-                until: until.min(clock::now() + LOOK_EVERY),
+                until: until.min(ronde_clock::now() + LOOK_EVERY),
             };
             let read = match &mut self.tls {
                 None => socket.read(&mut bytes),
@@ -164,7 +162,7 @@ impl MeetingStream {
                 Ok(0) => return Err("the connection was closed".to_owned()),
                 Ok(count) => self.held.extend_from_slice(&bytes[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if is_late(&error) && clock::now() < until => waiting(),
+                Err(error) if is_late(&error) && ronde_clock::now() < until => waiting(),
                 Err(error) => return Err(refused(&error)),
             }
         }

@@ -10,7 +10,6 @@ use std::time::Duration;
 use ronde_identity::{Identity, Member};
 
 use super::addresses::CoordinatorAddresses;
-use crate::clock;
 use crate::job::JobFolder;
 use crate::messages::ToAgent;
 use crate::peer_address::PeerAddress;
@@ -137,7 +136,7 @@ impl DialerShared {
             if sender.send(delivery).is_err() {
                 return;
             }
-            clock::pause(pause);
+            ronde_clock::pause(pause);
         }
     }
 

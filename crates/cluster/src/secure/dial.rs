@@ -12,7 +12,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::JOINING;
-use crate::clock;
 
 /// Why a coordinator could not be reached.
 #[derive(Debug)]
@@ -47,7 +46,7 @@ pub(crate) fn connect(
     name: ServerName<'static>,
     limit: Duration,
 ) -> Result<(Connection, TcpStream), DialError> {
-    let deadline = clock::now() + limit;
+    let deadline = ronde_clock::now() + limit;
     let stream = TcpStream::connect_timeout(&address, limit)?;
     stream.set_nodelay(true)?;
     let refused = |error| DialError::Never(explain(&error));
@@ -69,7 +68,7 @@ pub(crate) fn call<A: DeserializeOwned>(
     question: &impl Serialize,
     limit: Duration,
 ) -> Result<A, DialError> {
-    let deadline = clock::now() + limit;
+    let deadline = ronde_clock::now() + limit;
     let config = token.client_config(JOINING)?;
     let (mut tls, stream) = connect(address, config, token.server_name()?, limit)?;
     let mut line = serde_json::to_vec(question).map_err(|e| DialError::Never(e.to_string()))?;
@@ -102,7 +101,7 @@ pub(crate) fn call<A: DeserializeOwned>(
 }
 
 fn set_limit(stream: &TcpStream, deadline: Instant) -> Result<(), DialError> {
-    let left = deadline.saturating_duration_since(clock::now());
+    let left = deadline.saturating_duration_since(ronde_clock::now());
     if left.is_zero() {
         return Err(DialError::Later("no answer in time".to_owned()));
     }

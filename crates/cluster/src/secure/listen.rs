@@ -14,7 +14,6 @@ use ronde_identity::rustls::{Connection, ServerConfig};
 use ronde_identity::{Identity, IdentityError, explain};
 
 use super::{JOINING, MEMBERS, STRANGER_BYTES_MAX};
-use crate::clock;
 
 /// The limits of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -146,7 +145,7 @@ impl ConnectionAcceptor {
                 Err(_) if self.closing.load(Ordering::SeqCst) => return,
                 Err(_) => {
                     // Usually out of file descriptors, which may be temporary.
-                    clock::pause(Duration::from_millis(10));
+                    ronde_clock::pause(Duration::from_millis(10));
                     continue;
                 }
             };
@@ -194,7 +193,7 @@ impl ConnectionAcceptor {
     }
 
     fn serve(&self, number: u64, stream: TcpStream, from: SocketAddr) {
-        let deadline = clock::now() + self.limits.handshake;
+        let deadline = ronde_clock::now() + self.limits.handshake;
         let received = receive(stream, from, &self.configs, deadline);
         let is_closed = self.pending().remove(&number).is_none();
         match received {
@@ -302,7 +301,7 @@ fn shake_hands(
 }
 
 fn limit(stream: &TcpStream, deadline: Instant) -> Result<(), Option<String>> {
-    let left = deadline.saturating_duration_since(clock::now());
+    let left = deadline.saturating_duration_since(ronde_clock::now());
     if left.is_zero() {
         return Err(Some("no complete request within the time limit".to_owned()));
     }
@@ -362,8 +361,9 @@ mod tests {
 
     #[test]
     fn idle_connections_are_bounded_and_do_not_keep_a_client_out() {
-        let authority = Authority::new("job", Validity::from_now(clock::today(), LIMIT)).unwrap();
-        let validity = Validity::from_now(clock::today(), LIMIT);
+        let authority =
+            Authority::new("job", Validity::from_now(ronde_clock::date(), LIMIT)).unwrap();
+        let validity = Validity::from_now(ronde_clock::date(), LIMIT);
         let member = ronde_identity::Member::Coordinator;
         let identity = authority.issue(&member, validity).unwrap();
         let token = authority.join_token().unwrap();

@@ -11,8 +11,6 @@ use ronde_identity::rustls::Connection;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
-use crate::clock;
-
 /// Maximum number of queued bytes for a peer; a slower peer is disconnected.
 const WAITING_BYTES_MAX: usize = 64 << 20;
 /// Time limit for sending the last messages.
@@ -217,9 +215,9 @@ fn read(tls: &mut Connection, held: &mut Vec<u8>) -> Result<bool, String> {
 
 fn send_remaining(tls: &mut Connection, stream: &TcpStream) {
     tls.send_close_notify();
-    let deadline = clock::now() + FLUSH_MAX;
-    while tls.wants_write() && clock::now() < deadline && flush(tls, stream).is_ok() {
-        clock::pause(Duration::from_millis(1));
+    let deadline = ronde_clock::now() + FLUSH_MAX;
+    while tls.wants_write() && ronde_clock::now() < deadline && flush(tls, stream).is_ok() {
+        ronde_clock::pause(Duration::from_millis(1));
     }
     let _ = stream.shutdown(Shutdown::Both);
 }

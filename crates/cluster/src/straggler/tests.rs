@@ -1,7 +1,8 @@
 //! The detector on made-up reports.
 
-use super::*;
 use ronde_core::Generation;
+
+use super::*;
 
 /// Seconds of an even step: half forward, half backward.
 const STEP_S: f64 = 0.1;

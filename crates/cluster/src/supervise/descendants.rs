@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::Supervisor;
-use crate::clock;
 use crate::descendants::{self, Descendant};
 use crate::launcher::StopSignal;
 use crate::stop::StopLevel;
@@ -49,7 +48,7 @@ impl Supervisor<'_> {
                 process.signal(signal);
             }
             // They may start others until they end, so all processes are searched again then.
-            clock::pause(pause);
+            ronde_clock::pause(pause);
             pause = SEARCH_EVERY_MAX.min(pause * 2);
             self.wait_for_end(&left, until, kills);
         }
@@ -61,7 +60,7 @@ impl Supervisor<'_> {
             && self.now() < until
             && (are_killed || self.stop.level() < StopLevel::KillNow)
         {
-            clock::pause(LOOK_EVERY);
+            ronde_clock::pause(LOOK_EVERY);
         }
     }
 }

@@ -8,13 +8,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::*;
 use ronde_cluster::{
     ClusterError, FailureCause, JobExit, LaunchSpec, Launcher, LogSink, ProcessExit, ProcessSpec,
     StartedProcess, StopSignal, WorkerLink, variables,
 };
 use ronde_core::{Event, Generation, Rank, Step, WorldSize};
 use ronde_protocol::{Assignment, MembershipError};
+
+use crate::support::*;
 
 const LIMIT: Duration = Duration::from_secs(120);
 

@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use ronde_core::CollectiveError;
 
 use super::{GreetError, failed};
-use crate::clock;
 use crate::frame::number;
 use crate::host::this_host;
 use crate::security::TlsKeys;
@@ -138,7 +137,7 @@ impl PeerConnection {
     pub(super) fn write_all(&mut self, mut bytes: &[u8], end: Instant) -> io::Result<()> {
         match self {
             Self::Plain(stream) => {
-                let left = clock::left(end).max(Duration::from_millis(1));
+                let left = ronde_clock::left(end).max(Duration::from_millis(1));
                 stream.set_write_timeout(Some(left))?;
                 stream.write_all(bytes)
             }
@@ -169,7 +168,7 @@ impl PeerConnection {
     fn read(&mut self, into: &mut [u8], end: Instant) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => {
-                let left = clock::left(end);
+                let left = ronde_clock::left(end);
                 if left.is_zero() {
                     return Err(ErrorKind::TimedOut.into());
                 }

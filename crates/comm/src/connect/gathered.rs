@@ -8,7 +8,6 @@ use ronde_core::CollectiveError;
 
 use super::{ConnectionOutcome, KeptStream, PeerConnection, failed, unreachable};
 use crate::JoinCancellation;
-use crate::clock;
 use crate::hello::JoinHello;
 use crate::transport::PeerStream;
 
@@ -78,7 +77,7 @@ impl<'a> GatheredStreams<'a> {
                     &"cancelled because a newer generation exists",
                 ));
             }
-            let left = clock::left(end);
+            let left = ronde_clock::left(end);
             match meetings.recv_timeout(left.min(GIVE_UP_PAUSE)) {
                 Err(RecvTimeoutError::Timeout) if left > GIVE_UP_PAUSE => {}
                 Ok(ConnectionOutcome::Member(peer, connection, wire)) => {
@@ -105,7 +104,7 @@ impl<'a> GatheredStreams<'a> {
                     }
                 }
                 Ok(ConnectionOutcome::Failed(error)) => {
-                    end = end.min(clock::deadline(GRACE));
+                    end = end.min(ronde_clock::deadline(GRACE));
                     self.failure.get_or_insert(error);
                     heard += 1;
                 }

@@ -16,7 +16,6 @@ use ronde_core::CollectiveError;
 
 use super::pool::KeptStream;
 use super::{ConnectionOutcome, ended_generation};
-use crate::clock;
 use crate::frame::{FrameHeader, HEADER_BYTES};
 use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
 use crate::transport::{Interest, PeerStream, Transport, Waker};
@@ -95,7 +94,7 @@ impl Resumption {
         outcomes: &mpsc::Sender<ConnectionOutcome>,
         stop: &ResumptionStop,
     ) -> Vec<(usize, KeptStream)> {
-        let mut next_check = clock::deadline(STALL_CHECK);
+        let mut next_check = ronde_clock::deadline(STALL_CHECK);
         let mut possible = self.interest();
         possible.iter_mut().for_each(|events| events.read = true);
         while self.streams.iter().any(Option::is_some) && !stop.is_requested.load(SeqCst) {
@@ -124,15 +123,15 @@ impl Resumption {
             if !resumed.is_empty() {
                 let _late = outcomes.send(ConnectionOutcome::Resumed(resumed));
             }
-            if clock::left(next_check).is_zero() {
-                next_check = clock::deadline(STALL_CHECK);
+            if ronde_clock::left(next_check).is_zero() {
+                next_check = ronde_clock::deadline(STALL_CHECK);
                 for peer in self.transport.unanswered() {
                     drop(self.release(peer));
                     let _late = outcomes.send(ConnectionOutcome::Lost(peer));
                 }
             }
             possible = self.interest();
-            let limit = Some(clock::left(next_check));
+            let limit = Some(ronde_clock::left(next_check));
             if self.transport.wait(&mut possible, limit).is_err() {
                 break;
             }

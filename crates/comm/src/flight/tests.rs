@@ -27,7 +27,7 @@ fn an_operation_is_recorded_with_its_times_and_arrivals() {
         40,
     );
     flight.streams(ticket);
-    flight.started(0, clock::now());
+    flight.started(0, ronde_clock::now());
     flight.arrived(0, 0);
     let open = flight.record();
     flight.arrived(0, 0);
@@ -86,7 +86,7 @@ fn the_last_thousand_are_remembered() {
         let ticket = flight.issued(RecordedRequest::Collective, call(CallKind::Barrier, 0), 0);
         flight.streams(ticket);
         tickets.push(ticket);
-        flight.started(sequence, clock::now());
+        flight.started(sequence, ronde_clock::now());
         flight.arrived(sequence, 1);
         if sequence % 7 != 0 {
             flight.ended(tickets[sequence as usize], false);
@@ -98,7 +98,7 @@ fn the_last_thousand_are_remembered() {
     }
     for sequence in [0, 100, u64::MAX] {
         flight.arrived(sequence, 1);
-        flight.started(sequence, clock::now());
+        flight.started(sequence, ronde_clock::now());
     }
     let record = flight.record();
     assert_eq!(record.operations.len(), OPERATIONS);
@@ -120,7 +120,7 @@ fn cost_of_recording() {
     const COUNT: u64 = 1_000_000;
     for size in [2, 4, 8, 64] {
         let flight = FlightRecorder::new(GroupRank(0), size);
-        let begin = clock::now();
+        let begin = ronde_clock::now();
         for sequence in 0..COUNT {
             let ticket = flight.issued(
                 RecordedRequest::Collective,
@@ -133,7 +133,7 @@ fn cost_of_recording() {
             }
             flight.ended(ticket, false);
         }
-        let nanoseconds = clock::now().duration_since(begin).as_nanos() as f64;
+        let nanoseconds = ronde_clock::now().duration_since(begin).as_nanos() as f64;
         let peers = size.min(4) - 1;
         println!(
             "{size} ranks, first bytes of {peers} peers: {:.0} ns per operation",

@@ -15,7 +15,6 @@ use ronde_schedule::Hosts;
 use super::executor::{OperationOutcome, OperationStart, SharedExecutor};
 use super::pool::MemoryPool;
 use super::wait::SpinBudget;
-use crate::clock;
 use crate::flight::RecordedRequest;
 use crate::frame::Call;
 use crate::running::CollectiveRequest;
@@ -153,12 +152,12 @@ impl SharedQueue {
             self.join_line(request(operation, buffer, completion));
             return Box::new(work).wait();
         };
-        let (flight, ns) = (self.mailbox.flight(), clock::host_ns());
+        let (flight, ns) = (self.mailbox.flight(), ronde_clock::host_ns());
         let ticket = flight.issued_and_begun(call, buffer.bytes().len(), ns);
         let begun = OperationStart { ticket, ns };
         match turn.run(&operation, &call, &mut buffer, begun) {
             Ok(OperationOutcome::InPlace { end_ns }) => {
-                flight.ended_at(ticket, false, end_ns.unwrap_or_else(clock::host_ns));
+                flight.ended_at(ticket, false, end_ns.unwrap_or_else(ronde_clock::host_ns));
                 Ok(buffer)
             }
             Ok(OperationOutcome::Result(result)) => {
@@ -238,7 +237,7 @@ impl SharedQueue {
             // Every queued operation was recorded; if this one were dropped it would end with an error.
             return;
         };
-        let ns = clock::host_ns();
+        let ns = ronde_clock::host_ns();
         self.mailbox.flight().begun(ticket, ns);
         let begun = OperationStart { ticket, ns };
         let outcome = turn.run(

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::flags::{Flag, WaitOutcome, WaitPace};
-use crate::clock;
 use crate::stream_executor::{Mailbox, PeerHealth};
 
 /// Loads of a word while spinning if there is a core for every rank: about 50 µs.
@@ -124,7 +123,7 @@ impl DeadlineWaiter<'_> {
             PeerHealth::Left => return Some(WaitError::Left),
             PeerHealth::Fine => {}
         }
-        let now = clock::now();
+        let now = ronde_clock::now();
         let began = self.began.get().unwrap_or(now);
         self.began.set(Some(began));
         let waited = now.duration_since(began);

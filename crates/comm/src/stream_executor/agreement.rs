@@ -10,7 +10,6 @@ use ronde_core::{CollectiveError, GroupRank};
 
 use super::StreamExecutor;
 use super::peer::{CollectiveProgress, FrameTarget, OutgoingPayload, StreamState, WaitReport};
-use crate::clock;
 use crate::frame::{Call, FrameHeader, FrameKind};
 use crate::notice::Notice;
 use crate::running::RunningCollective;
@@ -26,7 +25,7 @@ impl StreamExecutor {
         };
         if !running
             .notify_at
-            .is_some_and(|at| clock::left(at).is_zero())
+            .is_some_and(|at| ronde_clock::left(at).is_zero())
         {
             return;
         }

@@ -6,7 +6,6 @@ use ronde_core::{CollectiveError, GroupRank};
 
 use super::StreamExecutor;
 use super::peer::{FrameTarget, OutgoingPayload, StreamState};
-use crate::clock;
 use crate::frame::{Call, CallKind, FrameKind};
 use crate::notice::{Notice, operation_name};
 
@@ -182,7 +181,7 @@ impl StreamExecutor {
     /// Fails when a wait has exceeded its deadline.
     pub(super) fn check_deadlines(&mut self) {
         let due = self.next_deadline();
-        if !due.is_some_and(|due| clock::left(due).is_zero()) {
+        if !due.is_some_and(|due| ronde_clock::left(due).is_zero()) {
             return;
         }
         if self.fail_if_unreadable() {
@@ -208,7 +207,9 @@ impl StreamExecutor {
             peer: GroupRank(overdue.peer as u32),
             received: overdue.received,
             expected: overdue.expected,
-            waited_s: clock::now().duration_since(overdue.started).as_secs_f64(),
+            waited_s: ronde_clock::now()
+                .duration_since(overdue.started)
+                .as_secs_f64(),
             limit_s: self.timeout.as_secs_f64(),
         });
     }
@@ -224,12 +225,12 @@ impl StreamExecutor {
         let messages = self.posted.values().flatten();
         let messages = messages.map(|posted| posted.started);
         let first = collective.chain(messages).min();
-        first.is_some_and(|first| clock::now().duration_since(first) >= self.timeout / 2)
+        first.is_some_and(|first| ronde_clock::now().duration_since(first) >= self.timeout / 2)
     }
 
     fn overdue_collective(&self, unanswered: &[usize]) -> Option<OverdueWait> {
         let running = self.running.as_ref()?;
-        if !clock::left(running.deadline).is_zero() {
+        if !ronde_clock::left(running.deadline).is_zero() {
             return None;
         }
         let stuck = |&peer: &usize| !self.peers[peer].out.is_empty();
@@ -259,7 +260,7 @@ impl StreamExecutor {
             .chain(self.messages_going());
         let (peer, received, posted) = all
             .into_iter()
-            .find(|(_, _, posted)| clock::left(posted.deadline).is_zero())?;
+            .find(|(_, _, posted)| ronde_clock::left(posted.deadline).is_zero())?;
         Some(OverdueWait {
             call: posted.call,
             sequence: 0,

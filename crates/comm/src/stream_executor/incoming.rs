@@ -9,7 +9,6 @@ use ronde_core::{CollectiveError, GroupRank};
 
 use super::peer::{EARLY_BYTES_MAX, FrameTarget, IncomingFrame, Peer, StreamState};
 use super::{EarlyFrame, StreamExecutor};
-use crate::clock;
 use crate::frame::{CallKind, FrameHeader, FrameKind, HEADER_BYTES};
 use crate::hello::JoinHello;
 use crate::notice::Notice;
@@ -73,7 +72,7 @@ impl StreamExecutor {
         wait_mode: WaitMode,
     ) -> std::io::Result<Vec<Interest>> {
         let is_awake = wait_mode == WaitMode::Awake && !self.contention.should_sleep();
-        let end = clock::deadline(match is_awake {
+        let end = ronde_clock::deadline(match is_awake {
             true => SPIN.min(limit.unwrap_or(SPIN)),
             false => Duration::ZERO,
         });
@@ -83,7 +82,7 @@ impl StreamExecutor {
             // A command must not wait, even if its wake-up was consumed already. Lent bytes are always there.
             let reads_lent = self.peers.iter().any(Peer::is_reading_lent);
             let at_once = reads_lent || self.mailbox.flags.has_commands();
-            if at_once || clock::left(end).is_zero() {
+            if at_once || ronde_clock::left(end).is_zero() {
                 let limit = if at_once { Some(Duration::ZERO) } else { limit };
                 self.transport.wait(&mut possible, limit)?;
                 for (possible, state) in possible.iter_mut().zip(&self.peers) {
@@ -95,9 +94,10 @@ impl StreamExecutor {
             if possible.iter().any(|p| p.read || p.write) {
                 return Ok(possible);
             }
-            let before = clock::now();
+            let before = ronde_clock::now();
             thread::yield_now();
-            self.contention.yielded(clock::now().duration_since(before));
+            self.contention
+                .yielded(ronde_clock::now().duration_since(before));
         }
     }
 

@@ -13,7 +13,6 @@ use ronde_peer_memory::{LendingMark, PeerMemory};
 use super::incoming::{extend_buffer, room};
 use super::peer::{FrameTarget, OutgoingPayload, Peer, StreamState};
 use super::{EarlyFrame, PostedMessage, StreamExecutor};
-use crate::clock;
 use crate::frame::{Call, FrameHeader, FrameKind};
 
 /// Minimum size of a message that is lent, in bytes: a shorter one takes as long over the stream.
@@ -141,7 +140,7 @@ impl StreamExecutor {
     fn cannot_read(&mut self, peer: usize, error: &io::Error) {
         let state = &mut self.peers[peer];
         state.unreadable = Some(UnreadableMemory {
-            until: clock::deadline(CAUSE_MAX.min(self.timeout)),
+            until: ronde_clock::deadline(CAUSE_MAX.min(self.timeout)),
             cause: format!("a message in its memory could not be read: {error}"),
         });
         let Some(arriving) = state.arriving.take() else {
@@ -159,7 +158,7 @@ impl StreamExecutor {
     pub(super) fn fail_if_unreadable(&mut self) -> bool {
         let overdue = self.peers.iter().enumerate().find_map(|(peer, state)| {
             let unreadable = state.unreadable.as_ref()?;
-            clock::left(unreadable.until)
+            ronde_clock::left(unreadable.until)
                 .is_zero()
                 .then(|| (peer, unreadable.cause.clone()))
         });

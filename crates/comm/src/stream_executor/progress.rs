@@ -6,7 +6,6 @@ use ronde_core::{CollectiveError, GroupRank};
 
 use super::peer::{FrameTarget, OutgoingPayload, StreamState};
 use super::{EarlyFrame, ExecutorCommand, HISTORY, MessageAddress, PostedMessage, StreamExecutor};
-use crate::clock;
 use crate::frame::{Call, CallKind, FrameHeader, FrameKind};
 use crate::rounds::{ExpectedMessage, RoundMessages};
 use crate::running::{FinishedSchedule, RunningCollective};
@@ -23,8 +22,8 @@ impl StreamExecutor {
             }
             return;
         }
-        let started = clock::now();
-        let deadline = clock::deadline(self.timeout);
+        let started = ronde_clock::now();
+        let deadline = ronde_clock::deadline(self.timeout);
         match command {
             ExecutorCommand::Collective(request) => self.queue.push_back(request),
             ExecutorCommand::Lend { mark, memories } => self.lend(mark, memories),

@@ -52,7 +52,7 @@ fn tls_ends() -> [TlsStream; 2] {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let dialled = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (accepted, _) = listener.accept().unwrap();
-    let end = crate::clock::deadline(Duration::from_secs(20));
+    let end = ronde_clock::deadline(Duration::from_secs(20));
     let server = identity.server_config(b"test").unwrap();
     let accepting = thread::spawn(move || TlsStream::accept(accepted, server, end).unwrap());
     let client = identity.client_config(b"test").unwrap();

@@ -6,7 +6,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Interest, Transport, Waker};
-use crate::clock;
 
 /// Maximum size of the queue from one member to another, in bytes.
 const PIPE_BYTES_MAX: usize = 1 << 20;
@@ -134,7 +133,7 @@ impl Transport for InProcess {
     }
 
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
-        let end = limit.map(clock::deadline);
+        let end = limit.map(ronde_clock::deadline);
         let waker = Arc::clone(&self.wiring.wakers[self.rank]);
         loop {
             let mut any = std::mem::take(&mut *lock(&waker.signalled));
@@ -144,7 +143,7 @@ impl Transport for InProcess {
                 .map(|(peer, &wanted)| self.possible(peer, wanted))
                 .collect();
             any |= possible.iter().any(|p| p.read || p.write);
-            let left = end.map(clock::left);
+            let left = end.map(ronde_clock::left);
             if any || left == Some(Duration::ZERO) {
                 interest.copy_from_slice(&possible);
                 return Ok(());

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Interest, PeerStream, Transport, Waker};
-use crate::clock;
 use crate::frame::number;
 
 /// Maximum size of a stripe, in bytes.
@@ -379,12 +378,12 @@ impl Transport for Striped {
 
 impl Drop for Striped {
     fn drop(&mut self) {
-        let end = clock::deadline(LAST_WORDS);
+        let end = ronde_clock::deadline(LAST_WORDS);
         let mut nothing = vec![Interest::default(); self.peers.len()];
         let unsent = |stripes: &Stripes| stripes.sending.iter().any(|s| !s.is_free());
-        while self.peers.iter().any(unsent) && !clock::left(end).is_zero() {
+        while self.peers.iter().any(unsent) && !ronde_clock::left(end).is_zero() {
             let before: usize = self.pending();
-            let waited = self.wait(&mut nothing, Some(clock::left(end)));
+            let waited = self.wait(&mut nothing, Some(ronde_clock::left(end)));
             if waited.is_err() || self.pending() == before {
                 return;
             }

@@ -23,7 +23,6 @@ use super::poller::Poller;
 use super::tcp;
 use super::unanswered::unanswered;
 use super::{Interest, PeerStream, Transport, Waker};
-use crate::clock;
 use crate::connect::PeerConnection;
 
 /// Bytes encrypted between two writes to the socket.
@@ -114,7 +113,7 @@ impl TlsStream {
 
     /// Sets the deadline of the next blocking calls.
     pub(crate) fn limit(&self, end: Instant) -> io::Result<()> {
-        let left = clock::left(end);
+        let left = ronde_clock::left(end);
         if left.is_zero() {
             return Err(ErrorKind::TimedOut.into());
         }
@@ -125,7 +124,7 @@ impl TlsStream {
 
     /// Closes in such a way that a peer whose bytes were not read still receives the reason.
     fn close_after_drain(&mut self, end: Instant) {
-        let end = end.min(clock::deadline(LAST_WORDS));
+        let end = end.min(ronde_clock::deadline(LAST_WORDS));
         let _gone = self.limit(end).and_then(|()| self.flush());
         let _gone = self.socket.shutdown(Shutdown::Write);
         let mut drained = 0;
@@ -302,7 +301,7 @@ impl TlsStream {
 impl Drop for TlsStream {
     fn drop(&mut self) {
         if self.connection.wants_write() {
-            let end = clock::deadline(LAST_WORDS);
+            let end = ronde_clock::deadline(LAST_WORDS);
             let _gone = self
                 .socket
                 .set_nonblocking(false)
@@ -426,10 +425,10 @@ mod tests {
             // A handshake record of 16 KiB, of which a byte follows every few milliseconds.
             let mut bytes = [22, 3, 1, 0x40, 0].into_iter().chain(std::iter::repeat(1));
             while dialled.write_all(&[bytes.next().unwrap_or(1)]).is_ok() {
-                clock::pause(Duration::from_millis(5));
+                ronde_clock::pause(Duration::from_millis(5));
             }
         });
-        let end = clock::deadline(Duration::from_millis(200));
+        let end = ronde_clock::deadline(Duration::from_millis(200));
         let server = identity.server_config(b"test").unwrap();
         let error = TlsStream::accept(accepted, server, end).unwrap_err();
         let is_late = matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock);

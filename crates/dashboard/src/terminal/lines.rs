@@ -5,7 +5,6 @@ use std::io::{ErrorKind, Write};
 
 use ronde_tracking::render;
 
-use crate::clock;
 use crate::error::DashboardError;
 use crate::library::{RunLibrary, RunSummary};
 use crate::settings::masked;
@@ -75,7 +74,7 @@ pub fn print_lines(
             if is_stopping() {
                 return Ok(());
             }
-            clock::pause(clock::POLL);
+            ronde_clock::pause(crate::library::POLL);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use ronde_clock::{Stopwatch, pause};
 use ronde_store::{Stamp, StoreError, StoredObject, Version};
 
 use super::Cache;
@@ -13,7 +14,6 @@ use super::page_folder::{LOCKS, LockAttempt, NotStored, PageLock};
 use super::page_layout::{PageLayout, overlap, runs};
 use super::read_ahead::FetchAhead;
 use super::stats::{CacheEvent, add};
-use crate::clock::{Stopwatch, pause};
 use crate::source::SourceFile;
 
 /// The maximum number of pages fetched by one request.

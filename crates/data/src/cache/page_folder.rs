@@ -19,8 +19,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use ronde_clock::{Stopwatch, pause};
+
 use super::page::PageKey;
-use crate::clock::{Stopwatch, pause};
 
 /// The number of lock files. Neighbouring pages of an object map to different ones.
 pub(super) const LOCKS: u64 = 1024;

@@ -8,12 +8,12 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
+use ronde_clock::Stopwatch;
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::spans::SpanKind;
 
 use super::planner::{BatchPlanner, FetchUnit, PlannedBatch};
 use super::{Batch, LoaderTimes};
-use crate::clock::Stopwatch;
 use crate::dataset::FetchedSamples;
 use crate::decode::DecodeScratch;
 use crate::{DataError, Dataset};

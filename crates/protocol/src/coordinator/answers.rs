@@ -1,9 +1,9 @@
 //! The answer to a worker's report, which contains everything that the worker may have missed.
 
-use crate::GenerationPurpose;
 use ronde_core::Generation;
 
 use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange};
+use crate::GenerationPurpose;
 use crate::membership::rank_of;
 use crate::{
     GenerationAssignment, JobPhase, Reason, SwitchTiming, Time, ToWorker, WorkerPhase, WorkerReport,

@@ -1,11 +1,11 @@
 //! The end of a job: a stop with a checkpoint, or all steps committed.
 
-use crate::MembershipPolicy;
 use ronde_core::Step;
 
 use super::{
     CoordinatorCommand, CoordinatorMachine, EndProgress, EndRequest, GenerationChange, JobEnding,
 };
+use crate::MembershipPolicy;
 use crate::{
     JobPhase, MemberInfo, Reason, StartFrom, SwitchTiming, Time, ToWorker, WorkerPhase,
     WorkerReport,

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::MembershipPolicy;
 use ronde_core::{Generation, Rank, Step};
 
 use super::succession::{DecisionInputs, GenerationDecision, GenerationPlan};
@@ -10,6 +9,7 @@ use super::{
     CheckpointStart, CoordinatorCommand, CoordinatorMachine, GenerationChange, ReformedGeneration,
     Waiting,
 };
+use crate::MembershipPolicy;
 use crate::membership::rank_of;
 use crate::{
     JobPhase, MemberInfo, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToWorker, WaitEnd,

@@ -1,9 +1,8 @@
 //! Starts missing workers and dismisses surplus ones.
 
-use crate::MembershipPolicy;
-
 use super::slots::{EndedWorker, SlotWorker};
 use super::{CoordinatorCommand, CoordinatorMachine, ExitReason};
+use crate::MembershipPolicy;
 use crate::membership::rank_of;
 use crate::{JobPhase, LossCause, Reason, Time, ToWorker, WorkerId, WorkerPhase, WorkerSlot};
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::MembershipPolicy;
 use ronde_core::Step;
 
 use super::worker_table::WorkerTable;
+use crate::MembershipPolicy;
 use crate::membership::{rank_of, succeed};
 use crate::{
     JobPhase, JobRecord, MemberInfo, OpenGeneration, Reason, Settings, StartFrom, SuccessionPolicy,

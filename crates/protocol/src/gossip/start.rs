@@ -1,7 +1,8 @@
 //! [`GossipStart`]: which replicas of an interrupted round continue.
 
-use super::update_log::{GossipRound, UpdateLog};
 use ronde_core::words::{WordReader, packed, unpacked};
+
+use super::update_log::{GossipRound, UpdateLog};
 
 /// The replica that a rank has of a round.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::served::UpdateSamples;
 use ronde_core::words::WordReader;
 use ronde_core::{BatchCounts, Step};
+
+use crate::served::UpdateSamples;
 
 /// A round: replicas of any other one are foreign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

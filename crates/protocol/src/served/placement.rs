@@ -1,7 +1,8 @@
 //! [`RoundPlacement`]: which rank serves which slot of the state, and who computes.
 
-use super::slot_log::{ServedRound, SlotLog};
 use ronde_core::words::{WordReader, packed, unpacked};
+
+use super::slot_log::{ServedRound, SlotLog};
 
 /// A slot, or the copy of one, that a rank has.
 #[derive(Debug, Clone, PartialEq, Eq)]

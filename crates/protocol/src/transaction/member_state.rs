@@ -1,8 +1,9 @@
 //! [`MemberState`]: what a member of a new generation has of a state that may be divided, and [`StateSource`]: from which state
 //! the members continue.
 
-use crate::holdings::HeldRanges;
 use ronde_core::Step;
+
+use crate::holdings::HeldRanges;
 
 /// A member's state before a generation begins, as all members see it.
 #[derive(Debug, Clone, PartialEq, Eq)]

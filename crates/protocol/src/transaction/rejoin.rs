@@ -1,10 +1,11 @@
 //! How a [`Transaction`] continues in the next generation, or from a cursor.
 
+use ronde_core::{Generation, Step};
+
 use crate::transaction::LastVote;
 use crate::transaction::bytes::ByteReader;
 use crate::transaction::catch_up::{CatchUp, CatchUpPlan, StateReport};
 use crate::transaction::{CommittedStep, Transaction, TransactionError, VoteRequests, vote};
-use ronde_core::{Generation, Step};
 
 impl Transaction {
     /// Returns this rank's report of its state, for all members of a new group. `holds_gradient`: whether the caller kept

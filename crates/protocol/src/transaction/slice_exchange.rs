@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use ronde_core::Step;
+
 use crate::holdings::{HeldRanges, Move, Uncovered, moves, restoration};
 use crate::transaction::{CatchUp, CatchUpPlan};
-use ronde_core::Step;
 
 /// The elements of a divided state that one rank has, over all generations of a run.
 ///

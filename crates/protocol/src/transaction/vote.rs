@@ -4,10 +4,11 @@
 //! has-digest, digest, newest generation, requests (u64 each), busy_s (f64), reports (shard u32, samples u64, targets u64, skipped
 //! u64, loss_sum f64), ids (u64 each), the sums, the note.
 
+use ronde_core::{Generation, Shard, Step};
+
 use crate::transaction::ShardReport;
 use crate::transaction::bytes::ByteReader;
 use crate::transaction::requests::VoteRequests;
-use ronde_core::{Generation, Shard, Step};
 
 const VERSION: u32 = 10;
 

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use crate::GenerationPurpose;
-
 use super::*;
+use crate::GenerationPurpose;
 use crate::{StartFrom, WorkerId, WorkerSlot};
 
 fn member(worker: u64) -> MemberInfo {

@@ -22,7 +22,7 @@ const STATUS_MAX: Duration = Duration::from_secs(60);
 /// The number of steps whose time is measured together: one more or less changes it by a tenth at most.
 const MEASURED_STEPS: u64 = 10;
 /// Interval at which a stop request is looked for.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+pub(super) const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Seconds in an hour.
 const HOUR_S: f64 = 3600.0;
 
@@ -167,12 +167,12 @@ impl JobScaling<'_> {
                 }
                 Err(error) => self.tolerate(Err(error))?,
             }
-            let until = now() + every;
-            while now() < until {
+            let until = ronde_clock::now() + every;
+            while ronde_clock::now() < until {
                 if stop.level() != StopLevel::Run {
                     return Ok(128 + stop.signal());
                 }
-                pause();
+                ronde_clock::pause(LOOK_EVERY);
             }
         }
     }
@@ -262,7 +262,7 @@ struct JobWatch {
 impl JobWatch {
     fn new() -> Self {
         Self {
-            changed: now(),
+            changed: ronde_clock::now(),
             missing: None,
             last: None,
             measured_from: None,
@@ -273,7 +273,7 @@ impl JobWatch {
 
     /// Begins to measure again, because the number of workers has changed.
     fn changed(&mut self) {
-        self.changed = now();
+        self.changed = ronde_clock::now();
         self.missing = None;
         (self.measured_from, self.step_s) = (None, None);
     }
@@ -285,7 +285,7 @@ impl JobWatch {
     }
 
     fn observe(&mut self, status: &Status, adds_hosts: bool) -> AutoscaleObservation {
-        let at = now();
+        let at = ronde_clock::now();
         let active = status.members.iter().filter(|member| member.lost.is_none());
         let running = u32::try_from(active.count()).unwrap_or(u32::MAX);
         let step = status.step.map_or(0, |step| step.0);
@@ -328,22 +328,6 @@ impl JobWatch {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the policy of a command runs on its clock"
-)]
-pub(super) fn now() -> Instant {
-    Instant::now()
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks; a signal ends the command"
-)]
-pub(super) fn pause() {
-    std::thread::sleep(LOOK_EVERY);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -351,7 +335,7 @@ mod tests {
     #[test]
     fn patience_begins_when_workers_go_missing() {
         let mut watch = JobWatch::new();
-        let start = now();
+        let start = ronde_clock::now();
         let mut seen = |after_s: u64, is_missing: bool| {
             watch.missing_s(start + Duration::from_secs(after_s), is_missing)
         };

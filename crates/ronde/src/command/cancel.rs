@@ -89,13 +89,9 @@ pub(super) fn end(name: &str, grace: Duration) -> Result<JobState, SubmitError> 
 }
 
 /// Waits until the command that places a job has seen that the job is cancelled, and has ended what it began.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the command has nothing else to do"
-)]
 fn wait_for_submitter(jobs: &SubmittedJobs, name: &str) -> Result<JobState, SubmitError> {
     for _ in 0..WAITS {
-        std::thread::sleep(WAIT);
+        ronde_clock::pause(WAIT);
         // The submitting command removes the record.
         if !jobs.registry.has(name) {
             return Ok(JobState::Cancelled);

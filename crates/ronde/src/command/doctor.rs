@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use ronde::{environment, host};
@@ -213,9 +212,7 @@ fn open_files() -> Finding {
 }
 
 fn clock() -> Finding {
-    let seconds = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
+    let seconds = ronde_clock::unix_ms() / 1000;
     Finding {
         name: "clock",
         value: format!("{} UTC", super::checkpoint::time(seconds * 1000)),

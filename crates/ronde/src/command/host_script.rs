@@ -11,7 +11,7 @@ use ronde_submit::{
     Target,
 };
 
-use super::autoscale::{now, pause};
+use super::autoscale::LOOK_EVERY;
 use super::console::info;
 
 /// Time limit for the program.
@@ -38,7 +38,7 @@ impl HostScript {
             path: path.to_owned(),
             slots,
             discovery: HostDiscovery::default(),
-            begun: now(),
+            begun: ronde_clock::now(),
             shown: String::new(),
         }
     }
@@ -80,7 +80,7 @@ impl HostScript {
                 return Ok(());
             }
         };
-        let now_s = (now() - self.begun).as_secs_f64();
+        let now_s = (ronde_clock::now() - self.begun).as_secs_f64();
         for change in self.discovery.changes(&named, &first, &connected, now_s) {
             if stop.level() != StopLevel::Run {
                 break;
@@ -154,18 +154,18 @@ pub(super) fn output_within(
         .stdout(output.try_clone().map_err(text)?)
         .spawn()
         .map_err(|error| format!("cannot start it: {error}"))?;
-    let until = now() + limit;
+    let until = ronde_clock::now() + limit;
     let ended = loop {
         if let Some(ended) = child.try_wait().map_err(text)? {
             break ended;
         }
-        if now() >= until || stop.level() != StopLevel::Run {
+        if ronde_clock::now() >= until || stop.level() != StopLevel::Run {
             // It may have ended just now.
             let _ = child.kill();
             let _ = child.wait();
             return Err(format!("no end within {} s", limit.as_secs()));
         }
-        pause();
+        ronde_clock::pause(LOOK_EVERY);
     };
     if !ended.success() {
         return Err(format!("it failed ({ended})"));

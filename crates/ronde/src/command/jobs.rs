@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Args;
 use ronde_submit::{JobListing, JobState, SubmitError, SubmittedJob, Target, TargetSettings};
@@ -108,10 +108,6 @@ fn list(is_json: bool) -> Result<(), SubmitError> {
 }
 
 /// Prints the list whenever it has changed, until all jobs are over.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks at the jobs; the user ends the wait"
-)]
 fn watch(is_json: bool) -> Result<(), SubmitError> {
     hang_up::end_with_reader();
     let jobs = SubmittedJobs::open()?;
@@ -131,7 +127,7 @@ fn watch(is_json: bool) -> Result<(), SubmitError> {
         if is_over {
             return Ok(());
         }
-        std::thread::sleep(LOOK_EVERY);
+        ronde_clock::pause(LOOK_EVERY);
     }
 }
 
@@ -171,9 +167,7 @@ fn print(listed: &[JobListing], states: &[JobState], is_json: bool) {
         info!("no jobs; `ronde submit` starts one");
         return;
     }
-    let now_ms = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .map_or(0.0, |since| since.as_secs_f64() * 1e3);
+    let now_ms = ronde_clock::unix_s() * 1e3;
     let rows = listed.iter().zip(states).map(|((name, job), state)| {
         let job = job.as_ref().ok();
         JobRow {
@@ -300,12 +294,14 @@ fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
         }
         Err(error) => JobState::unknown(error),
     };
-    let deadline = now() + ANSWER_WITHIN;
+    let deadline = ronde_clock::now() + ANSWER_WITHIN;
     for (position, listing) in listed.iter().enumerate() {
         found.entry(position).or_insert_with(|| state(listing));
     }
     while waiting > 0 {
-        let Ok(answered) = answers.recv_timeout(deadline.saturating_duration_since(now())) else {
+        let Ok(answered) =
+            answers.recv_timeout(deadline.saturating_duration_since(ronde_clock::now()))
+        else {
             break;
         };
         waiting -= 1;
@@ -316,14 +312,6 @@ fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
         }
     }
     found.into_values().collect()
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "the deadline of answers to a command that the user waits for"
-)]
-fn now() -> Instant {
-    Instant::now()
 }
 
 /// Returns the rows as a table with aligned columns.

@@ -20,7 +20,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::autoscale::now;
 use super::job_process::{enter_directory, finish};
 use super::pod_leader::{FoundRecord, HeldLead, LeaderFile};
 use super::{exit, job, open, stored_results};
@@ -125,7 +124,7 @@ impl<'a> JobPod<'a> {
             file,
             agent: Arc::default(),
             watch: LeaderWatch::new(pod.index, &pod.name, &address, Duration::ZERO),
-            started: now(),
+            started: ronde_clock::now(),
             reported: String::new(),
         })
     }
@@ -154,7 +153,7 @@ impl<'a> JobPod<'a> {
                 }
                 Err(error) => {
                     self.report(&format!("cannot read which pod leads the job: {error}"));
-                    pause(JOIN_EVERY);
+                    ronde_clock::pause(JOIN_EVERY);
                     continue;
                 }
             };
@@ -173,7 +172,7 @@ impl<'a> JobPod<'a> {
                     }
                 }
             }
-            pause(JOIN_EVERY);
+            ronde_clock::pause(JOIN_EVERY);
         }
         Ok(128 + SIGTERM)
     }
@@ -289,7 +288,7 @@ fn wait_for_earlier(pod: &KubernetesPod, is_drained: &AtomicBool) -> bool {
             );
         }
         is_first = false;
-        pause(JOIN_EVERY);
+        ronde_clock::pause(JOIN_EVERY);
     }
     true
 }
@@ -348,7 +347,7 @@ impl AgentProcess {
             problem: problem.to_string(),
         };
         let mut child = self.start(words).map_err(failed)?;
-        let mut looked = now();
+        let mut looked = ronde_clock::now();
         let status = loop {
             // The process number is not used again before the process has been waited for here.
             let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
@@ -361,9 +360,9 @@ impl AgentProcess {
                 if is_replaced() {
                     self.terminate();
                 }
-                looked = now();
+                looked = ronde_clock::now();
             }
-            pause(LOOK_EVERY);
+            ronde_clock::pause(LOOK_EVERY);
         };
         let signal = std::os::unix::process::ExitStatusExt::signal(&status);
         Ok(status.code().unwrap_or(128 + signal.unwrap_or_default()))
@@ -427,7 +426,7 @@ pub(super) fn hold(seconds: u64) -> i32 {
         if stop.load(Ordering::SeqCst) {
             break;
         }
-        pause(Duration::from_millis(100));
+        ronde_clock::pause(Duration::from_millis(100));
     }
     exit::DONE
 }
@@ -445,12 +444,4 @@ pub(super) fn rank_log(folder: &Path, rank: u32, follow: bool) -> Result<i32, Su
     let host = paths.host_of_rank(&[0, 1], request, &mut is_over);
     let shown = paths.write_logs(host, request, &mut std::io::stdout(), &mut is_over);
     shown.map(|()| exit::DONE)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks; the pod is ended by a signal"
-)]
-fn pause(duration: Duration) {
-    std::thread::sleep(duration);
 }

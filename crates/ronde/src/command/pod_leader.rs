@@ -15,7 +15,6 @@ use ronde_store::{
 };
 use ronde_submit::{ENDS_AFTER, KubernetesPod, LeaderRecord, LeaderState, RENEW_EVERY};
 
-use super::autoscale::now;
 use super::open;
 use crate::command::console::message;
 
@@ -112,7 +111,7 @@ impl HeldLead {
         pod: &KubernetesPod,
         has_others: impl Fn() -> bool + Send + 'static,
     ) -> Self {
-        let started = now();
+        let started = ronde_clock::now();
         let renewed = Arc::new(AtomicU64::new(0));
         let (stop_renewals, renewals_stopped) = channel();
         let (stop_watchdog, watchdog_stopped) = channel::<()>();
@@ -122,7 +121,7 @@ impl HeldLead {
             move || {
                 while is_timeout(watchdog_stopped.recv_timeout(LOOK_EVERY)) {
                     let last = started + Duration::from_millis(renewed.load(Ordering::SeqCst));
-                    if now().duration_since(last) > ENDS_AFTER && has_others() {
+                    if ronde_clock::now().duration_since(last) > ENDS_AFTER && has_others() {
                         message!(
                             "this pod could not renew its lead for {} s, after which another pod may continue the run: ending",
                             ENDS_AFTER.as_secs()
@@ -137,7 +136,7 @@ impl HeldLead {
             let (mut record, mut version) = held;
             let mut reported = false;
             while is_timeout(renewals_stopped.recv_timeout(RENEW_EVERY)) {
-                let begun = now();
+                let begun = ronde_clock::now();
                 let next = record.renewed();
                 match renewing.replace_own(&next, version.clone()) {
                     Ok(replaced) => {

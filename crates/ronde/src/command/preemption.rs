@@ -88,7 +88,7 @@ impl NoticeSource {
                     message!("preemption notice: {notice}");
                     return stop.request(SIGTERM);
                 }
-                pause();
+                ronde_clock::pause(LOOK_EVERY);
             }
         });
     }
@@ -174,14 +174,6 @@ fn request(host: &str, method: &str, path: &str, headers: &str) -> Option<String
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.split_whitespace().nth(1)?;
     (status == "200").then(|| body.to_owned())
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks; the thread ends with the process"
-)]
-fn pause() {
-    std::thread::sleep(LOOK_EVERY);
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! [`ProgressOutput`]: shows the events of a run on the terminal or as JSON on standard output.
 
-use crate::command::console::{console, message};
 use std::sync::Arc;
 
 use ronde::trackers::ProblemReport;
 use ronde_cluster::{LogSink, OutputStream};
 use ronde_core::{Event, Rank, Tracker};
 use ronde_tracking::{BackgroundWriter, RunView, Terminal};
+
+use crate::command::console::{console, message};
 
 /// Shows the events of a run, besides the event file.
 pub(super) enum ProgressOutput {

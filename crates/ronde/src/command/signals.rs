@@ -134,12 +134,8 @@ fn handled() -> Vec<i32> {
 }
 
 /// Ends a display that has not ended by itself.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded wait for the end of the process"
-)]
 fn end_display() {
-    std::thread::sleep(DISPLAY_END_MAX);
+    ronde_clock::pause(DISPLAY_END_MAX);
     #[cfg(feature = "full")]
     ronde_dashboard::restore_input();
     end_now(exit::DONE);

@@ -77,16 +77,8 @@ fn end_when_replaced(allocation: &SlurmAllocation, paths: &JobPaths, is_over: &A
             let _ = kill_process(getpid(), Signal::TERM);
             return;
         }
-        pause();
+        ronde_clock::pause(LOOK_EVERY);
     }
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks; the thread ends with the run"
-)]
-fn pause() {
-    std::thread::sleep(LOOK_EVERY);
 }
 
 /// Joins the job on a further node as soon as its coordinator listens. If the first node is lost, queues the job again.

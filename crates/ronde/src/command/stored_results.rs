@@ -81,7 +81,7 @@ pub(super) fn logs(address: &str, request: LogRequest) -> Result<(), SubmitError
             return Ok(());
         }
         silence.look(is_new, address);
-        pause();
+        ronde_clock::pause(LOOK_EVERY);
     }
 }
 
@@ -157,14 +157,6 @@ impl EventProgress {
 pub(super) fn copy(address: &str, to: &Path) -> Result<u64, SubmitError> {
     let copied = open(address)?.copy_to(to);
     copied.map_err(|error| failed(address, &error))
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks at a run; the user ends the wait"
-)]
-fn pause() {
-    std::thread::sleep(LOOK_EVERY);
 }
 
 #[cfg(test)]

@@ -572,12 +572,8 @@ impl SweepSession<'_> {
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks at jobs; the user ends the wait"
-)]
 fn pause(is_remote: bool) {
-    std::thread::sleep(match is_remote {
+    ronde_clock::pause(match is_remote {
         true => LOOK_EVERY_REMOTE,
         false => LOOK_EVERY,
     });

@@ -99,7 +99,7 @@ fn traced(arguments: &TraceArguments) -> Result<(), String> {
             run.display(),
             limit.as_secs_f64()
         );
-        pause(limit);
+        ronde_clock::pause(limit);
     }
     if arguments.stop || arguments.seconds.is_some() {
         let stopped = RecordingRequest::withdraw(&run);
@@ -112,7 +112,7 @@ fn traced(arguments: &TraceArguments) -> Result<(), String> {
             ));
         }
         if is_running(&run) {
-            pause(NOTICE);
+            ronde_clock::pause(NOTICE);
         }
     }
     export(&run, arguments.to.as_deref())
@@ -192,12 +192,6 @@ fn export(run: &Path, to: Option<&Path>) -> Result<(), String> {
 fn cannot(action: &str, run: &Path, error: &std::io::Error) -> String {
     let shown = run.display();
     format!("error: cannot {action} {shown}: {error}\n  help: check the folder {shown}/trace")
-}
-
-/// Waits for a time.
-#[expect(clippy::disallowed_methods, reason = "the user requested this time")]
-fn pause(time: Duration) {
-    std::thread::sleep(time);
 }
 
 #[cfg(test)]

@@ -35,10 +35,6 @@ pub(crate) fn wait(arguments: &WaitArguments) -> i32 {
 }
 
 /// Waits until a job is over and returns its state. A target that does not answer is asked again.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks at a job; the user ends the wait"
-)]
 pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
     let jobs = SubmittedJobs::open()?;
     let mut is_reported = false;
@@ -76,7 +72,7 @@ pub(super) fn until_over(name: &str) -> Result<JobState, SubmitError> {
             false => LOOK_EVERY,
         };
         queued_for = queued_for.saturating_add(pause);
-        std::thread::sleep(pause);
+        ronde_clock::pause(pause);
         remote = (remote * 3 / 2).min(LOOK_EVERY_REMOTE);
     }
 }

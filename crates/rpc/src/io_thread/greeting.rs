@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use ronde_identity::rustls::{ClientConnection, Connection as TlsConnection, ServerConnection};
+use ronde_peer_memory::{LendingOffer, PeerMemory};
 
 use super::{
     ConnectionPhase, ConnectionSide, PolledConnection, PollingThread, REFUSAL, RpcConnectionEnd,
@@ -22,7 +23,6 @@ use crate::node::{NodeShared, SessionState};
 use crate::peers::RpcPeer;
 use crate::security::RpcKeys;
 use crate::stream::RpcStream;
-use ronde_peer_memory::{LendingOffer, PeerMemory};
 
 /// The interval of attempts to connect to a lost peer without calls.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
@@ -71,7 +71,7 @@ impl PollingThread<'_> {
     pub(super) fn accept(&mut self) {
         let shared = self.shared;
         loop {
-            let now = shared.clock.now();
+            let now = shared.clock.elapsed();
             let socket = match self.listener.accept() {
                 Ok((socket, _)) => socket,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
@@ -268,7 +268,7 @@ impl PolledConnection {
             self.connection.queue_raw(&hello::encode(&answer));
             self.connection.write();
             self.phase = ConnectionPhase::Refusing;
-            self.deadline = shared.clock.now() + REFUSAL;
+            self.deadline = shared.clock.elapsed() + REFUSAL;
             return Ok(());
         }
         answer.token = own_token(shared);

@@ -106,7 +106,7 @@ fn begin(shared: &Arc<NodeShared>, caller: &Arc<ProcessName>, frame: FrameBody) 
     let run = FunctionRun {
         caller: Arc::clone(caller),
         frame,
-        deadline: shared.clock.now() + Duration::from_millis(limit_ms.into()),
+        deadline: shared.clock.elapsed() + Duration::from_millis(limit_ms.into()),
         function,
     };
     if run.function.is_immediate {

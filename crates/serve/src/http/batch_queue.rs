@@ -4,8 +4,6 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::clock;
-
 /// Requests that wait to be computed together, in the order of their arrival. Threads take them in batches.
 pub(super) struct BatchQueue<T> {
     state: Mutex<BatchQueueState<T>>,
@@ -55,7 +53,7 @@ impl<T> BatchQueue<T> {
         state.waiting.push_back(WaitingItem {
             item,
             samples,
-            since: clock::now(),
+            since: ronde_clock::now(),
         });
         self.changed.notify_one();
         true
@@ -85,7 +83,7 @@ impl<T> BatchQueue<T> {
                 state = waited.unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let left = wait.saturating_sub(clock::now().duration_since(first.since));
+            let left = wait.saturating_sub(ronde_clock::now().duration_since(first.since));
             if left.is_zero() || state.is_closed || state.samples >= samples_max {
                 break;
             }

@@ -26,7 +26,7 @@ use super::requests::{GenerateRequest, PredictRequest, PredictSamples, SampleFor
 use super::served_model::ServedModel;
 use super::server::ServingState;
 use super::text_worker::{TextJob, TextPart};
-use super::{clock, image_decoding, openapi};
+use super::{image_decoding, openapi};
 use crate::Prediction;
 
 type StateExtractor = State<Arc<ServingState>>;
@@ -99,9 +99,9 @@ async fn count(State(state): StateExtractor, request: Request, next: Next) -> Re
         "/metrics" => "metrics",
         _ => "other",
     };
-    let start = clock::now();
+    let start = ronde_clock::now();
     let response = next.run(request).await;
-    let time = clock::now().duration_since(start);
+    let time = ronde_clock::now().duration_since(start);
     let status = response.status().as_u16();
     state.metrics.count_request(endpoint, status, time);
     response
@@ -297,7 +297,7 @@ async fn generate(State(state): StateExtractor, body: Body) -> Result<Response, 
         }
     };
     drop(body);
-    let deadline = Instant::from_std(clock::now() + state.settings.compute_timeout);
+    let deadline = Instant::from_std(ronde_clock::now() + state.settings.compute_timeout);
     let text = IncomingText {
         limit: state.settings.compute_timeout,
         serving,

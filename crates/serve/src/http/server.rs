@@ -20,7 +20,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use super::clock;
 use super::endpoints;
 use super::image_decoding::ImageDecoding;
 use super::metrics::ServerMetrics;
@@ -139,7 +138,7 @@ impl ServingState {
     fn follow(self: &Arc<Self>, mut source: Box<dyn ModelSource>) {
         let mut waited = Duration::ZERO;
         while !self.is_stopping() {
-            clock::sleep(STOP_POLL);
+            ronde_clock::pause(STOP_POLL);
             waited += STOP_POLL;
             if waited < NEWER_POLL {
                 continue;

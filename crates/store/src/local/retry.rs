@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use crate::NoticeCallback;
-use crate::clock::RetryLimit;
 use crate::listing::shown;
+use crate::waits::RetryLimit;
 
 /// The seconds after which a notice reports the wait.
 const NOTICE_AFTER_S: f64 = 2.0;

@@ -12,8 +12,8 @@ use super::IoThread;
 use super::build::{self, Limits, Service};
 use super::failure::{FailedOperation, temporary_if_unknown_host};
 use super::io_thread::{PendingResponse, ProgressLimit};
-use crate::clock::RetryLimit;
 use crate::settings::NoticeCallback;
+use crate::waits::RetryLimit;
 use crate::{Address, ObjectName, RemoteSettings, Stamp, StoreError};
 
 /// The number of times the client itself repeats a read request that fails within

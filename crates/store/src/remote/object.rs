@@ -9,7 +9,7 @@ use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt
 
 use super::client::{RemoteClient, stamp};
 use super::version_of;
-use crate::clock::RetryLimit;
+use crate::waits::RetryLimit;
 use crate::{ObjectName, Stamp, StoreError, StoredObject, Version};
 
 pub(super) struct RemoteObject {

@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use super::api::{ApiFailure, ClusterApi};
 use super::manifest::grace_of_pods;
 use super::{ASK_EVERY, KubernetesSettings, POD_FOLDER, exec, leading_pod, pod_state};
-use crate::clock;
 use crate::error::SubmitError;
 
 /// Time limit for all processes of a cancelled job to end.
@@ -45,7 +44,7 @@ impl JobCancellation<'_> {
             false => END_MAX + Duration::from_secs(grace_of_pods(self.settings).into()),
         };
         let is_empty = || (self.is_over)() && !self.has_running_pods();
-        match clock::wait_until_every(limit, ASK_EVERY, is_empty) {
+        match ronde_clock::wait_until_every(limit, ASK_EVERY, is_empty) {
             true => Ok(()),
             false => Err(self.api.problem(format!(
                 "the pods of Job {} have not ended within {} s",
@@ -90,8 +89,11 @@ impl JobCancellation<'_> {
             Err(ApiFailure::Status { .. }) => return Ok(true),
             // The connection may break when the pod ends, which is what was requested.
             ended => {
-                let is_noticed =
-                    clock::wait_until_every(grace.min(NOTICED_WITHIN), ASK_EVERY, self.is_over);
+                let is_noticed = ronde_clock::wait_until_every(
+                    grace.min(NOTICED_WITHIN),
+                    ASK_EVERY,
+                    self.is_over,
+                );
                 if let Err(lost) = ended
                     && !is_noticed
                 {
@@ -99,7 +101,11 @@ impl JobCancellation<'_> {
                         "the connection to pod {pod} was lost: {lost}; waiting up to {seconds} s for the end of the job"
                     ));
                 }
-                return Ok(clock::wait_until_every(grace, ASK_EVERY, self.is_over));
+                return Ok(ronde_clock::wait_until_every(
+                    grace,
+                    ASK_EVERY,
+                    self.is_over,
+                ));
             }
         };
         (self.report)(&format!(
@@ -114,7 +120,7 @@ impl JobCancellation<'_> {
         }
         // At once: the Job would replace the pod. The other pods get SIGTERM too, and stay as long as their run stops.
         self.suspend()?;
-        clock::wait_until_every(grace, ASK_EVERY, || !self.has_running_pods());
+        ronde_clock::wait_until_every(grace, ASK_EVERY, || !self.has_running_pods());
         Ok(false)
     }
 

@@ -1,6 +1,6 @@
 //! [`PodCredentials`]: the authority and the token of a job, which its Secret has.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use ronde_identity::{Authority, SecretText, Validity};
 
@@ -25,7 +25,7 @@ impl PodCredentials {
         let failed = |error: ronde_identity::IdentityError| {
             SubmitError::invalid(error.to_string(), "try again")
         };
-        let authority = Authority::new(job, Validity::from_now(SystemTime::now(), YEAR));
+        let authority = Authority::new(job, Validity::from_now(ronde_clock::date(), YEAR));
         let authority = authority.map_err(failed)?;
         Ok(Self {
             job: job.to_owned(),

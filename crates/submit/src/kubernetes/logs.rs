@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::api::{ApiFailure, ClusterApi};
 use super::manifest::CONTAINER;
 use super::{ASK_EVERY, leading_pod, pod_state};
-use crate::clock;
 use crate::error::SubmitError;
 use crate::interruptions::Interruptions;
 use crate::skipping_writer::SkippingWriter;
@@ -51,7 +50,7 @@ pub(super) fn follow_launcher(
         if interruptions.pass(over)? == Some(true) {
             return Ok(());
         }
-        clock::pause(ASK_EVERY);
+        ronde_clock::pause(ASK_EVERY);
     }
 }
 

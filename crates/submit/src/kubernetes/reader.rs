@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use super::api::ClusterApi;
 use super::manifest::{CONTAINER, RESULTS, results_volume};
 use super::{ASK_EVERY, KubernetesSettings, exec, manifest, pod_state};
-use crate::clock;
 use crate::error::SubmitError;
 use crate::platform::insert;
 
@@ -54,7 +53,7 @@ pub(super) fn run(
 fn started(api: &ClusterApi, job: &str) -> Result<String, SubmitError> {
     let mut last = Ok(Vec::new());
     let is_ready = |pod: &Value| pod_state::is_running(pod) || pod_state::is_over(pod);
-    clock::wait_until_every(START_MAX, ASK_EVERY, || {
+    ronde_clock::wait_until_every(START_MAX, ASK_EVERY, || {
         last = api.pods(job);
         last.as_ref().is_ok_and(|pods| pods.iter().any(is_ready))
     });

@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::package::INPUTS;
-use crate::clock;
 use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::fetching::{copy_folder, create};
@@ -75,7 +74,7 @@ pub fn keep_package(
     if words.iter().any(|word| word.contains(INPUTS_WORD)) {
         let (from, to) = (unpacked.join(INPUTS), package.join(INPUTS));
         let mut copied = Ok(());
-        clock::wait_until(UNPACK_MAX, || {
+        ronde_clock::wait_until(UNPACK_MAX, || {
             copied = copy_folder(&from, &to, &|_| false, DEPTH_MAX);
             copied.is_ok() && file_count(&from) == file_count(&to)
         });
@@ -148,9 +147,9 @@ impl RayAllocation {
         if self.nodes < 2 {
             return Ok(());
         }
-        let since = clock::unix_ms();
+        let since = ronde_clock::unix_ms();
         let mut address = None;
-        clock::wait_until(BEGIN_MAX, || {
+        ronde_clock::wait_until(BEGIN_MAX, || {
             address = paths.coordinator(since);
             address.is_some() || is_over()
         });
@@ -159,7 +158,7 @@ impl RayAllocation {
         };
         let mut agents = self.start_agents(program, paths, &address)?;
         while !is_over() && matches!(agents.try_wait(), Ok(None)) {
-            clock::pause(Duration::from_millis(50));
+            ronde_clock::pause(Duration::from_millis(50));
         }
         // They end with the job.
         wait(&mut agents, AGENT_GRACE);

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{ASK_EVERY, RayAccess, RaySettings};
-use crate::clock;
 use crate::error::SubmitError;
 use crate::interruptions::Interruptions;
 use crate::kubernetes::{ApiFailure, Connection, RenewedConnection};
@@ -160,7 +159,7 @@ impl RayApi {
     pub(super) fn submit(&self, request: &Value) -> Result<(), SubmitError> {
         let bytes = request.to_string().into_bytes();
         let mut result = Ok(None);
-        clock::wait_until_every(AGENT_MAX, ASK_EVERY, || {
+        ronde_clock::wait_until_every(AGENT_MAX, ASK_EVERY, || {
             result = self.call(
                 "POST",
                 "api/jobs/",
@@ -225,7 +224,7 @@ impl RayApi {
             if interruptions.pass(is_over)? == Some(true) {
                 return Ok(());
             }
-            clock::pause(ASK_EVERY);
+            ronde_clock::pause(ASK_EVERY);
         }
     }
 

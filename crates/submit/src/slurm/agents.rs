@@ -9,7 +9,6 @@ use super::allocation::SlurmAllocation;
 use super::client::call;
 use super::heartbeat::{AgentHeartbeat, LAST_CODES};
 use super::lost_launcher::JobReport;
-use crate::clock;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
 use crate::limited::wait;
@@ -45,7 +44,7 @@ impl NodeAgent {
             let is_missed = !is_last || AgentHeartbeat::is_missed(folder, &self.node);
             self.due = is_missed.then(|| self.next());
         }
-        if self.due.is_some_and(|due| clock::now() >= due) {
+        if self.due.is_some_and(|due| ronde_clock::now() >= due) {
             let started = start(&self.node);
             self.due = started.is_err().then(|| self.next());
             self.step = started.ok().flatten();
@@ -54,7 +53,7 @@ impl NodeAgent {
 
     /// Returns when the agent is started again.
     fn next(&mut self) -> Instant {
-        let due = clock::now() + self.delay;
+        let due = ronde_clock::now() + self.delay;
         self.delay = (2 * self.delay).min(AGAIN_MAX);
         due
     }
@@ -76,7 +75,7 @@ impl SlurmAllocation {
         if self.nodes < 2 {
             return Ok(());
         }
-        let since = clock::unix_ms();
+        let since = ronde_clock::unix_ms();
         let start = |node: &str| {
             let words = ["__job", "slurm-agent", "--slots", &slots.to_string()].map(str::to_owned);
             let mut command = step_on(node, paths);
@@ -108,12 +107,12 @@ impl SlurmAllocation {
             agents
                 .iter_mut()
                 .for_each(|agent| agent.look(paths.folder(), &restart));
-            clock::pause(LOOK_EVERY);
+            ronde_clock::pause(LOOK_EVERY);
         }
         // They end with the run; those on lost nodes do not.
-        let end = clock::now() + GRACE;
+        let end = ronde_clock::now() + GRACE;
         for step in agents.iter_mut().filter_map(|agent| agent.step.as_mut()) {
-            wait(step, end.saturating_duration_since(clock::now()));
+            wait(step, end.saturating_duration_since(ronde_clock::now()));
         }
         Ok(())
     }
@@ -142,7 +141,7 @@ impl SlurmAllocation {
             if address.is_some() || is_over() {
                 return address;
             }
-            clock::pause(LOOK_EVERY);
+            ronde_clock::pause(LOOK_EVERY);
         }
     }
 }
@@ -196,7 +195,7 @@ mod tests {
         look(&mut agent);
         assert!(agent.due.is_some() && agent.delay == 2 * AGAIN_AFTER);
         // It has left the allocation.
-        agent.due = Some(clock::now());
+        agent.due = Some(ronde_clock::now());
         look(&mut agent);
         assert!(agent.due.is_none() && agent.step.is_none());
     }

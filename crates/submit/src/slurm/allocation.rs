@@ -8,7 +8,6 @@ use super::heartbeat::{self, AgentHeartbeat, HeartbeatReader};
 use super::lost_launcher::QueuedAgain;
 use super::sending::LeadingJob;
 use super::{ADDRESS_WORD, CANCELLED_FILE};
-use crate::clock;
 use crate::copying::publish_json;
 use crate::drain_sources;
 use crate::error::SubmitError;
@@ -164,7 +163,7 @@ impl SlurmAllocation {
         }
         waiting();
         let mut heartbeat = HeartbeatReader::new(paths.folder());
-        clock::wait_until_every(EARLIER_MAX, every, || {
+        ronde_clock::wait_until_every(EARLIER_MAX, every, || {
             process.is_over() || heartbeat.look() >= EARLIER_SILENT
         });
         match process.state() {

@@ -6,7 +6,6 @@ use super::CANCELLED_FILE;
 use super::client::call;
 use super::heartbeat::{BEAT_EVERY, HeartbeatReader, may_be_silent};
 use super::queue;
-use crate::clock;
 use crate::copying::publish_json;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
@@ -32,7 +31,10 @@ pub(super) fn cancel(
     report: fn(&str),
 ) -> Result<(), SubmitError> {
     // Before the signal, after which the launcher looks for it.
-    publish_json(&paths.folder().join(CANCELLED_FILE), &clock::unix_ms())?;
+    publish_json(
+        &paths.folder().join(CANCELLED_FILE),
+        &ronde_clock::unix_ms(),
+    )?;
     if may_be_silent(paths) {
         report("the launcher of the job may be lost; looking for its heartbeat");
     }
@@ -102,10 +104,10 @@ fn drain(
 
 /// Waits until `is_done` returns true, and calls `waits` if that takes longer than a moment. Returns false at the limit.
 fn wait_for(limit: Duration, waits: &dyn Fn(), is_done: &mut dyn FnMut() -> bool) -> bool {
-    let start = clock::now();
+    let start = ronde_clock::now();
     let mut has_reported = false;
-    clock::wait_until_every(limit, BEAT_EVERY, || {
-        if !has_reported && clock::now() >= start + QUIET_MAX {
+    ronde_clock::wait_until_every(limit, BEAT_EVERY, || {
+        if !has_reported && ronde_clock::now() >= start + QUIET_MAX {
             has_reported = true;
             waits();
         }

@@ -6,10 +6,9 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::allocation::DRAINED_CODE;
-use crate::clock;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
 use crate::process_folder::{ProcessState, remove_if_exists};
@@ -112,11 +111,11 @@ fn start_at(path: PathBuf, has_ended: Arc<Mutex<bool>>) -> Result<(), SubmitErro
         .open(&path);
     let file = file.map_err(SubmitError::file("write", &path))?;
     // An earlier process may have ended at any number.
-    let first = clock::unix_ms();
+    let first = ronde_clock::unix_ms();
     write(&file, first).map_err(SubmitError::file("write", &path))?;
     std::thread::spawn(move || {
         for beat in first.saturating_add(1).. {
-            clock::pause(BEAT_EVERY);
+            ronde_clock::pause(BEAT_EVERY);
             let has_ended = lock(&has_ended);
             if *has_ended {
                 return;
@@ -185,7 +184,7 @@ pub(super) fn silences(jobs: &[&JobPaths]) -> Vec<SilentProcesses> {
     let mut agents: Vec<_> = jobs.iter().map(|paths| suspected_agents(paths)).collect();
     if launchers.iter().any(Option::is_some) || agents.iter().any(|of_job| !of_job.is_empty()) {
         // The clocks of hosts may differ, so only a number that does not change counts.
-        clock::wait_until_every(CONFIRM_WITHIN, BEAT_EVERY / 5, || {
+        ronde_clock::wait_until_every(CONFIRM_WITHIN, BEAT_EVERY / 5, || {
             for suspect in &mut launchers {
                 suspect.take_if(|(reader, _)| reader.look() == 0);
             }
@@ -226,7 +225,7 @@ fn suspected_agents(paths: &JobPaths) -> Vec<(String, HeartbeatReader, Duration)
 /// Returns the time since the last change of a file.
 fn age(path: &Path) -> Option<Duration> {
     let modified = std::fs::metadata(path).and_then(|file| file.modified());
-    let age = SystemTime::now().duration_since(modified.ok()?);
+    let age = ronde_clock::date().duration_since(modified.ok()?);
     Some(age.unwrap_or_default())
 }
 
@@ -271,7 +270,7 @@ mod tests {
         assert_eq!(silences(&paths), none(), "it was not started");
         let guard = paths.process(0).enter().unwrap();
         assert_eq!(silences(&paths), none(), "its heartbeat is new");
-        let earlier = SystemTime::now() - 2 * SUSPECT_AFTER;
+        let earlier = ronde_clock::date() - 2 * SUSPECT_AFTER;
         file.set_modified(earlier).unwrap();
         let silence = silences(&paths).launcher.unwrap();
         assert!(silence >= 2 * SUSPECT_AFTER, "{silence:?}");

@@ -13,7 +13,6 @@ use super::CANCELLED_FILE;
 use super::allocation::{DRAINED_CODE, SlurmAllocation};
 use super::client::call;
 use super::heartbeat::{BEAT_EVERY, HeartbeatReader};
-use crate::clock;
 use crate::copying::publish_json;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
@@ -165,7 +164,7 @@ impl SlurmAllocation {
                     }
                 }
             }
-            clock::pause(BEAT_EVERY);
+            ronde_clock::pause(BEAT_EVERY);
         }
     }
 

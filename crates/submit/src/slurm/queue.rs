@@ -7,7 +7,6 @@ use super::allocation::DRAINED_CODE;
 use super::client::call;
 use super::heartbeat::{SilentProcesses, silences};
 use super::lost_launcher::QueuedAgain;
-use crate::clock;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
 use crate::process_folder::ProcessState;
@@ -262,8 +261,8 @@ pub(super) fn watch(id: &str, paths: &JobPaths) -> impl FnMut() -> bool + use<> 
     let mut asked: Option<Instant> = None;
     let mut is_over = false;
     move || {
-        if !is_over && asked.is_none_or(|at| clock::now() >= at + ASK_EVERY) {
-            asked = Some(clock::now());
+        if !is_over && asked.is_none_or(|at| ronde_clock::now() >= at + ASK_EVERY) {
+            asked = Some(ronde_clock::now());
             is_over = state(&id, &paths, false).is_ok_and(|state| state.is_over());
         }
         is_over

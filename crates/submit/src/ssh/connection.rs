@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 use super::changed_key::ChangedKey;
-use crate::clock;
 use crate::error::SubmitError;
 use crate::limited::wait;
 use crate::process_folder::create_private;
@@ -150,7 +149,12 @@ impl SshConnection {
     /// Returns a part of a file name that no other process and no other host uses at the same time.
     pub(super) fn mark(&self) -> String {
         let host = blake3::hash(self.host.as_bytes()).to_hex();
-        format!("{}-{}-{}", &host[..8], std::process::id(), clock::unix_ms())
+        format!(
+            "{}-{}-{}",
+            &host[..8],
+            std::process::id(),
+            ronde_clock::unix_ms()
+        )
     }
 
     /// Returns the call of a remote command line. A shell waits for it: `ssh` reports a command that a signal has ended as a

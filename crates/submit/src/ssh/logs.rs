@@ -6,7 +6,6 @@ use std::time::Duration;
 use ronde_core::Recovery;
 
 use super::{RemoteJob, SshTarget};
-use crate::clock;
 use crate::error::SubmitError;
 use crate::log_frames::OutputFrameReader;
 use crate::process_folder::ProcessState;
@@ -96,7 +95,7 @@ fn follow(
             }
             Err(error) => return Err(error),
         }
-        clock::pause(TRY_EVERY);
+        ronde_clock::pause(TRY_EVERY);
     }
 }
 

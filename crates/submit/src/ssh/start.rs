@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
 use crate::error::SubmitError;
 use crate::job_paths::JobPaths;
 use crate::process_folder::{ProcessCommand, ProcessFolder, ProcessState};
@@ -82,7 +81,7 @@ impl StartOrder {
         };
         if let Some(folder) = &self.leads {
             let paths = JobPaths::new(folder);
-            clock::wait_until(BEGIN_MAX, || {
+            ronde_clock::wait_until(BEGIN_MAX, || {
                 report.state = process.state().unwrap_or(ProcessState::Lost);
                 if self.is_elastic {
                     report.address = paths.coordinator(0);

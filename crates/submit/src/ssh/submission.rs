@@ -9,7 +9,6 @@ use super::connection::{Input, each, tar};
 use super::preparation::{COPY_MAX, CopiedProgram, HostNeeds, PreparedHost, script};
 use super::start::{StartOrder, StartReport, TOKEN_WORD};
 use super::{ANSWER_MAX, FOLDER, RemoteJob, SshTarget, facts};
-use crate::clock;
 use crate::drain_sources;
 use crate::error::SubmitError;
 use crate::fetching::checkpoint_files;
@@ -434,7 +433,7 @@ impl<'a> Submission<'a> {
         let results = job.paths.results().display().to_string();
         let status = shell_words::join([first.program.as_str(), "status", "--json", &results]);
         let mut unreachable = None;
-        let has_all = clock::wait_until(JOIN_MAX, || {
+        let has_all = ronde_clock::wait_until(JOIN_MAX, || {
             let answer = first.connection.call(&status, Input::Nothing, ANSWER_MAX);
             unreachable = match &answer {
                 Err(SubmitError::Host {

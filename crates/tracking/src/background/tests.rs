@@ -1,10 +1,9 @@
 //! Event lines written to writers that store, refuse or delay them.
 
+use std::path::Path;
 use std::sync::mpsc::channel;
 
 use ronde_core::event::PhaseTimes;
-use std::path::Path;
-
 use ronde_core::{FormatHeader, Rank, Step};
 
 use super::*;

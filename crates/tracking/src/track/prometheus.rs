@@ -10,7 +10,6 @@ use std::time::Duration;
 use ronde_core::{Event, Tracker};
 
 use super::RunMetrics;
-use crate::clock;
 
 /// Largest size of a request in bytes; a larger one is refused.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
@@ -101,7 +100,7 @@ fn accept(listener: &TcpListener, shared: &Arc<EndpointState>) {
         }
         let Ok(stream) = stream else {
             // Too many open files, for example.
-            clock::pause(Duration::from_millis(100));
+            ronde_clock::pause(Duration::from_millis(100));
             continue;
         };
         if shared.connections.fetch_add(1, Ordering::SeqCst) >= CONNECTIONS_MAX {
@@ -123,11 +122,11 @@ fn accept(listener: &TcpListener, shared: &Arc<EndpointState>) {
 /// Reads one request and writes its response.
 fn answer(mut stream: TcpStream, shared: &EndpointState) -> std::io::Result<()> {
     stream.set_write_timeout(Some(REQUEST_MAX))?;
-    let deadline = clock::now() + REQUEST_MAX;
+    let deadline = ronde_clock::now() + REQUEST_MAX;
     let mut request = Vec::new();
     let mut buffer = [0; 1024];
     while !request.windows(4).any(|window| window == b"\r\n\r\n") {
-        let left = deadline.saturating_duration_since(clock::now());
+        let left = deadline.saturating_duration_since(ronde_clock::now());
         if left.is_zero() || request.len() > REQUEST_BYTES_MAX {
             return respond(&mut stream, "400 Bad Request", "invalid request\n", true);
         }

@@ -6,6 +6,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use histograms::HistogramParts;
 use ronde_core::Event;
 
 use super::tensorboard_record::{
@@ -13,7 +14,6 @@ use super::tensorboard_record::{
 };
 use super::{restart, scalars};
 use crate::event_writer::EventWriter;
-use histograms::HistogramParts;
 
 /// What trackers show of a run besides its events.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl TensorboardFiles {
 
 impl EventWriter for TensorboardFiles {
     fn start(&mut self) -> std::io::Result<()> {
-        let t = crate::clock::unix_s();
+        let t = ronde_clock::unix_s();
         let is_described = self.resumes && self.folder.is_dir();
         self.begin(t)?;
         if is_described {

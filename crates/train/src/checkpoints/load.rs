@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use ronde_checkpoint::{Checkpoint, CheckpointError, ReadRequest, last_good_with};
+use ronde_clock::Stopwatch;
 use ronde_core::{PlanIdentity, Step, weight_hash};
 use ronde_parallel::HeldVectorMut;
 use ronde_store::Store;
 
 use super::ReplicaLayout;
 use super::cursor::TrainingCursor;
-use crate::clock::LapTimer;
 
 /// The number of reading threads.
 const THREADS: usize = 4;
@@ -44,7 +44,7 @@ pub(crate) fn load(
     state: &mut [HeldVectorMut<'_>],
     end: u64,
 ) -> Result<Option<LoadedCheckpoint>, CheckpointError> {
-    let watch = LapTimer::start();
+    let watch = Stopwatch::start();
     let found = last_good_with(store, identity, |checkpoint| {
         if checkpoint.step().0 >= end {
             return Err(CheckpointError::Damaged {
@@ -68,7 +68,7 @@ pub(crate) fn load(
             .map(|skipped| format!("step {}: {}", skipped.step, skipped.reason))
             .chain(found.warning)
             .collect(),
-        duration_s: watch.total_s(),
+        duration_s: watch.elapsed_s(),
     }))
 }
 

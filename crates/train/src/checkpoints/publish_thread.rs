@@ -14,7 +14,6 @@ use ronde_core::{DataSignature, Epoch, Generation, PlanIdentity, Step, WorldSize
 use ronde_store::{ObjectName, Store, StoreError};
 
 use super::notes::SaveFailure;
-use crate::clock;
 
 /// A task of the thread. Tasks run in the order in which they are submitted.
 pub(super) enum PublishTask {
@@ -231,7 +230,7 @@ fn publish_save(store: &Arc<dyn Store>, whole: &CompleteSave) -> Result<(), Chec
         signature: &whole.signature,
         vectors: &whole.vectors,
         cursor: &whole.cursor,
-        saved_unix_ms: clock::unix_ms(),
+        saved_unix_ms: ronde_clock::unix_ms(),
     };
     publish(&**store, &checkpoint, &whole.parts).map(|_| ())
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_checkpoint::{CheckpointError, Fence, SaveRequest, SavedPart, Saver};
+use ronde_clock::Stopwatch;
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::{
     CollectiveError, CollectivesExt, DataSignature, Epoch, Event, Generation, Group, PlanIdentity,
@@ -21,7 +22,6 @@ use super::cursor::TrainingCursor;
 use super::notes::{self, SaveFailure, SaveNote};
 use super::publish_thread::{PublishTask, PublishThread};
 use super::wait::{SlowWait, wait_for_all};
-use crate::clock::LapTimer;
 use crate::config::CheckpointSection;
 
 /// The longest time that a vote waits for the term if the first checkpoint of a run is due at once.
@@ -49,7 +49,7 @@ pub struct RunCheckpoints {
     /// The notes to send with the next vote.
     notes: Vec<SaveNote>,
     /// Measures the time since the last save began.
-    since: LapTimer,
+    since: Stopwatch,
     /// Whether a save was cancelled or postponed, so that another one is due.
     is_overdue: bool,
     /// Whether the notice about postponed saves was recorded.
@@ -76,7 +76,7 @@ struct PendingSave {
     parts: Vec<SavedPart>,
     /// The time for which training stopped: this rank's, later the longest of all ranks.
     held_up_s: f64,
-    since: LapTimer,
+    since: Stopwatch,
     published: bool,
 }
 
@@ -131,7 +131,7 @@ impl RunCheckpoints {
             has_waited: false,
             pending: None,
             notes: Vec::new(),
-            since: LapTimer::start(),
+            since: Stopwatch::start(),
             is_overdue: false,
             is_postponement_reported: false,
             saved: None,
@@ -247,7 +247,7 @@ impl RunCheckpoints {
              raise checkpoint.every_steps, or set checkpoint.overlap = false to wait for each save",
             now.next,
             pending.step,
-            pending.since.total_s(),
+            pending.since.elapsed_s(),
         );
         let rank = Some(now.rank);
         now.tracker.record(Event::Notice { rank, message });
@@ -258,7 +258,7 @@ impl RunCheckpoints {
         let (steps, minutes) = (self.section.every_steps, self.section.every_minutes);
         self.is_overdue
             || steps > 0 && (next.0 + 1).is_multiple_of(steps)
-            || minutes > 0.0 && self.since.total_s() >= 60.0 * minutes
+            || minutes > 0.0 && self.since.elapsed_s() >= 60.0 * minutes
     }
 
     /// Claims a term for the run in the background, unless it has one. Called on rank 0.
@@ -327,7 +327,7 @@ impl RunCheckpoints {
         let (None, Some(term)) = (&self.pending, self.term) else {
             return;
         };
-        let watch = LapTimer::start();
+        let watch = Stopwatch::start();
         let fence = Fence {
             term,
             generation: now.generation,
@@ -363,11 +363,11 @@ impl RunCheckpoints {
             world_size,
             cursor: cursor.unwrap_or_default(),
             parts: Vec::new(),
-            held_up_s: watch.total_s(),
+            held_up_s: watch.elapsed_s(),
             since: watch,
             published: false,
         });
-        (self.is_overdue, self.since) = (false, LapTimer::start());
+        (self.is_overdue, self.since) = (false, Stopwatch::start());
     }
 
     /// Returns the idle writer thread; cancels an earlier save that no rank waits for.
@@ -397,7 +397,7 @@ impl RunCheckpoints {
         interval: Duration,
     ) -> Result<(), CollectiveError> {
         let step = self.pending.as_ref().map_or(now.next, |save| save.step);
-        let (since, limit_s) = (LapTimer::start(), WRITE_LIMIT.as_secs_f64());
+        let (since, limit_s) = (Stopwatch::start(), WRITE_LIMIT.as_secs_f64());
         let slow = |what: &str| {
             let what = format!(
                 "{what} of the checkpoint at step {step} in {}",
@@ -412,7 +412,7 @@ impl RunCheckpoints {
             };
             if saver.under_way().is_some() {
                 match saver.wait(limit) {
-                    Err(CheckpointError::Timeout { .. }) if since.total_s() < limit_s => {
+                    Err(CheckpointError::Timeout { .. }) if since.elapsed_s() < limit_s => {
                         return None;
                     }
                     Err(CheckpointError::Timeout { step, .. }) => {
@@ -427,7 +427,7 @@ impl RunCheckpoints {
         wait_for_all(group, interval, &mut publishes, |limit| {
             self.poll(now, limit);
             let idle = self.publisher.as_ref().is_none_or(PublishThread::is_idle);
-            (idle || since.total_s() >= limit_s).then_some(())
+            (idle || since.elapsed_s() >= limit_s).then_some(())
         })?;
         self.exchange(now, group)?;
         self.pending = None;

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use ronde_clock::Stopwatch;
 use ronde_core::{CollectiveError, CollectivesExt, Event, Group, Rank, Tracker};
-
-use crate::clock::LapTimer;
 
 /// The longest interval between two messages.
 const POLL_INTERVAL_MAX: Duration = Duration::from_secs(2);
@@ -25,7 +24,7 @@ pub(crate) struct SlowWait<'a> {
     what: String,
     rank: Rank,
     tracker: &'a dyn Tracker,
-    since: LapTimer,
+    since: Stopwatch,
     limit_s: Option<f64>,
     next_report_s: f64,
 }
@@ -37,7 +36,7 @@ impl<'a> SlowWait<'a> {
             what,
             rank,
             tracker,
-            since: LapTimer::start(),
+            since: Stopwatch::start(),
             limit_s: None,
             next_report_s: REPORT_AFTER_S,
         }
@@ -74,7 +73,7 @@ impl<'a> SlowWait<'a> {
 
     fn continues(&mut self, finished: &[u8]) {
         if self.rank == Rank(0)
-            && let Some(message) = self.message(self.since.total_s(), finished)
+            && let Some(message) = self.message(self.since.elapsed_s(), finished)
         {
             let rank = None;
             self.tracker.record(Event::Notice { rank, message });

@@ -14,7 +14,6 @@ use ronde_store::{ObjectName, StoreError, StoreExt};
 
 use super::due::SentFiles;
 use super::{CHECKPOINTS, CHUNK_BYTES, JOB, LOGS, LocalFile, StoredResults};
-use crate::clock;
 
 /// Interval at which the folders are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -245,7 +244,7 @@ impl RunningUpload {
                 Err(error) => keep_first(&mut first, error)?,
             }
         }
-        let due = self.sent.due(found, clock::seconds(), all);
+        let due = self.sent.due(found, ronde_clock::seconds(), all);
         let is_model = self.part == UploadPart::Model;
         if is_model {
             self.is_model_due.store(!due.is_empty(), Relaxed);
@@ -269,9 +268,9 @@ impl RunningUpload {
             if self.part == UploadPart::Rest && !all && self.is_model_due.load(Relaxed) {
                 break;
             }
-            let start_s = clock::seconds();
+            let start_s = ronde_clock::seconds();
             match self.put(&file) {
-                Ok(true) => self.sent.add(&file, start_s, clock::seconds()),
+                Ok(true) => self.sent.add(&file, start_s, ronde_clock::seconds()),
                 Ok(false) => {}
                 Err(error) => keep_first(first, error)?,
             }
@@ -299,7 +298,7 @@ impl RunningUpload {
             return Ok(());
         }
         let base = file.name.trim_end_matches(".log");
-        let kept = format!("{base}.earlier-{}.log", clock::unix_ms());
+        let kept = format!("{base}.earlier-{}.log", ronde_clock::unix_ms());
         self.results.store().put(&ObjectName::new(kept)?, &earlier)
     }
 
@@ -465,8 +464,7 @@ mod tests {
             if stored.has_events().unwrap() {
                 break;
             }
-            #[expect(clippy::disallowed_methods, reason = "a watchdog of a test waits")]
-            std::thread::sleep(Duration::from_millis(10));
+            ronde_clock::pause(Duration::from_millis(10));
         }
         assert!(stored.has_events().unwrap(), "sent before the end");
         write("run/events.jsonl", "one\ntwo\n");

@@ -1,11 +1,11 @@
 //! Shares of workers of different speed, for `workers.balance = "measured"`.
 
-use crate::balance::Balance;
 use ronde_core::{Event, Rank};
 use ronde_protocol::transaction::CommittedStep;
 
 use super::Training;
 use crate::TrainError;
+use crate::balance::Balance;
 use crate::config::BalanceMode;
 
 impl Training {

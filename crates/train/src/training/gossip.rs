@@ -2,6 +2,7 @@
 
 use std::thread::Builder;
 
+use ronde_clock::Stopwatch;
 use ronde_core::event::PhaseTimes;
 use ronde_core::rounds::{InnerStep, RoundPlan};
 use ronde_core::spans::SpanKind;
@@ -14,7 +15,6 @@ use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 use super::Training;
 use super::served::join;
 use crate::TrainError;
-use crate::clock::LapTimer;
 
 impl Training {
     /// Computes the updates of a round that this rank gets, and answers the other ranks. Returns the seconds in which it waited for them;
@@ -37,7 +37,7 @@ impl Training {
         };
         let peer = self.gossip(round, |gossip| gossip.begin_round(&start))?;
         let worked = self.work_and_answer(rounds, round, &peer, times);
-        let mut watch = LapTimer::start();
+        let mut watch = Stopwatch::start();
         let ended = self.gossip(round, |gossip| gossip.end_round(peer, worked.is_ok()));
         let waited_s = worked?;
         if let Some(tally) = ended? {
@@ -81,7 +81,7 @@ impl Training {
                 // The threads would wait for messages that are not sent any more.
                 group.abort(&error.to_string());
             }
-            let mut watch = LapTimer::start();
+            let mut watch = Stopwatch::start();
             let answered = join(answering);
             let waited_s = worked?;
             answered.map_err(|source| TrainError::Step {
@@ -105,7 +105,7 @@ impl Training {
         let mut own = None;
         let mut waited_s = 0.0;
         loop {
-            let mut watch = LapTimer::start();
+            let mut watch = Stopwatch::start();
             let Some(update) = self.gossip(round, |_| peer.claim())? else {
                 break;
             };

@@ -3,12 +3,12 @@
 use std::thread;
 use std::time::Duration;
 
+use ronde_clock::Stopwatch;
 use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step};
 
 use super::Training;
 use crate::TrainError;
 use crate::checkpoints::RunCheckpoints;
-use crate::clock::LapTimer;
 
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -24,11 +24,11 @@ impl Training {
     /// A peer was lost.
     pub(super) fn save_while_possible(&mut self, next: Step) -> Result<bool, TrainError> {
         let limit_s = self.plan.config.checkpoint.finish_limit_s - MARGIN_S;
-        let since = LapTimer::start();
+        let since = Stopwatch::start();
         self.begin_last_save();
         let mut is_reported = false;
         while !self.save_last(next)? {
-            let left_s = limit_s - since.total_s();
+            let left_s = limit_s - since.elapsed_s();
             if !self.agree_to_save_later(left_s)? {
                 return Ok(false);
             }

@@ -14,7 +14,7 @@ use super::Training;
 use crate::config::{CompressionSection, ParallelSection, RunConfig, ScheduleName, SyncSection};
 use crate::first_part::{ExchangeTimes, FirstPart};
 use crate::timed_layer::{PassKind, PassTimes, TimedLayer};
-use crate::{JobGroup, Plan, TrainError, clock, initial_state};
+use crate::{JobGroup, Plan, TrainError, initial_state};
 
 /// The number of shards of a measured step: the first one of a step prepares the weights for the others.
 const SHARDS: u32 = 4;
@@ -300,9 +300,9 @@ impl MeasuredTraining {
     }
 
     fn step(&mut self) -> Result<MeasuredStep, TrainError> {
-        let (before, begun) = (self.training.times, clock::seconds());
+        let (before, begun) = (self.training.times, ronde_clock::seconds());
         self.training.step(&mut self.loader)?;
-        let (after, total_s) = (self.training.times, clock::seconds() - begun);
+        let (after, total_s) = (self.training.times, ronde_clock::seconds() - begun);
         let times = PhaseTimes {
             wait_data_s: after.wait_data_s - before.wait_data_s,
             forward_s: after.forward_s - before.forward_s,
@@ -326,9 +326,9 @@ impl MeasuredTraining {
                 layer.take(kind);
             }
         }
-        let begun = clock::seconds();
+        let begun = ronde_clock::seconds();
         let mut steps = vec![self.step()?];
-        while clock::seconds() - begun < limit_s && steps.len() < STEPS_MAX {
+        while ronde_clock::seconds() - begun < limit_s && steps.len() < STEPS_MAX {
             steps.push(self.step()?);
         }
         Ok(steps)
@@ -436,9 +436,9 @@ fn element_times(elements: usize) -> (f64, f64) {
     let from = vec![0.25_f32; len];
     let mut of = |run: fn(&mut [f32], &[f32])| {
         let times = (0..BUFFER_TIMES).map(|time| {
-            let begun = clock::seconds();
+            let begun = ronde_clock::seconds();
             run(&mut into[time % BUFFERS], &from);
-            clock::seconds() - begun
+            ronde_clock::seconds() - begun
         });
         typical(times.collect()) / len as f64
     };

@@ -9,7 +9,7 @@ use super::Training;
 use super::measuring::{typical, with_one_worker};
 use crate::config::RunConfig;
 use crate::local_ranks::on_local_ranks;
-use crate::{JobGroup, Plan, TrainError, clock, initial_state};
+use crate::{JobGroup, Plan, TrainError, initial_state};
 
 /// Trains some steps of a run with a number of workers that have the whole model each, as threads of this process, and returns the
 /// median seconds of a step. Unlike the measured parts of a step, it contains what workers take from each other where they use all
@@ -45,9 +45,9 @@ pub fn rehearsed_step_s(
         // The first step touches memory for the first time.
         training.step(&mut loader)?;
         let times = (0..steps.max(1)).map(|_| {
-            let begun = clock::seconds();
+            let begun = ronde_clock::seconds();
             training.step(&mut loader)?;
-            Ok(clock::seconds() - begun)
+            Ok(ronde_clock::seconds() - begun)
         });
         Ok(typical(times.collect::<Result<_, TrainError>>()?))
     })?;

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 
+use ronde_clock::Stopwatch;
 use ronde_core::Event;
 use ronde_parallel::VectorKind;
 use ronde_protocol::holdings::{HeldRanges, Move};
@@ -12,7 +13,6 @@ use ronde_protocol::transaction::{CatchUp, CatchUpPlan, SliceExchange};
 
 use super::{Training, slices};
 use crate::TrainError;
-use crate::clock::LapTimer;
 
 /// The approximate number of bytes that a rank receives at one step boundary.
 const STAGE_BYTES: usize = 128 << 20;
@@ -87,12 +87,12 @@ impl Training {
         let Some(copies) = self.restoration.later.pop_front() else {
             return Ok(());
         };
-        let begun = LapTimer::start();
+        let begun = Stopwatch::start();
         self.restoration.exchanges += 1;
         self.strategy.limit_copies(copies);
         let each = vec![CatchUp::UpToDate; self.member.group.size()];
         self.exchange_slices(&CatchUpPlan { next, each })?;
-        self.restoration.seconds += begun.total_s();
+        self.restoration.seconds += begun.elapsed_s();
         if self.restoration.later.is_empty() && self.member.rank.0 == 0 {
             self.report_restored();
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread::{Builder, ScopedJoinHandle};
 
+use ronde_clock::Stopwatch;
 use ronde_core::event::PhaseTimes;
 use ronde_core::rounds::{InnerStep, RoundPlan};
 use ronde_core::spans::SpanKind;
@@ -16,7 +17,6 @@ use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 use super::Training;
 use super::step::next_batches;
 use crate::TrainError;
-use crate::clock::LapTimer;
 
 /// The loader of the updates that a worker computes if no worker helps another one.
 pub(super) struct OwnUpdates {
@@ -40,7 +40,7 @@ impl Training {
         open: &mut OpenStep,
         times: &mut PhaseTimes,
     ) -> Result<f64, TrainError> {
-        let (round, whole) = (open.step(), LapTimer::start());
+        let (round, whole) = (open.step(), Stopwatch::start());
         let start = RoundStart {
             step: round,
             updates: u32::try_from(rounds.inner_steps(round)).unwrap_or(u32::MAX),
@@ -65,7 +65,7 @@ impl Training {
         let exchange_s = self.served(round, |served| Ok(served.take_exchange_s()))?;
         Ok(match computes {
             true => exchange_s + waited_s,
-            false => whole.total_s(),
+            false => whole.elapsed_s(),
         })
     }
 
@@ -135,7 +135,7 @@ impl Training {
         let mut own = None;
         let mut waited_s = 0.0;
         loop {
-            let mut watch = LapTimer::start();
+            let mut watch = Stopwatch::start();
             let Some(update) = self.served(round, |_| client.lease())? else {
                 break;
             };

@@ -17,7 +17,6 @@ use ronde_protocol::transaction::{CommittedStep, OpenStep};
 
 use super::Training;
 use super::step::step_failed;
-use crate::clock;
 use crate::{Plan, PredictedStages, TrainError};
 
 impl Training {
@@ -110,7 +109,7 @@ pub(super) fn strategy(
     mesh: StepLayout,
     settings: SyntheticGradientsConfig,
 ) -> Result<Box<dyn Strategy>, TrainError> {
-    let strategy = SyntheticGradients::new(stages, groups, mesh, settings, clock::seconds);
+    let strategy = SyntheticGradients::new(stages, groups, mesh, settings, ronde_clock::seconds);
     Ok(Box::new(strategy.map_err(TrainError::Model)?))
 }
 

@@ -5,6 +5,7 @@
 //! that vote the copy is complete on all ranks, and only then the one before is dropped: a loss at any moment leaves a complete copy
 //! with the remaining ranks, unless a rank and the one that has its parts are lost together.
 
+use ronde_clock::Stopwatch;
 use ronde_core::{
     Buffer, CollectiveError, CollectivesExt, DType, Event, GroupRank, Rank, Step, Tag, Work,
 };
@@ -15,7 +16,6 @@ use ronde_protocol::transaction::{MemberState, StateSource};
 use super::{Training, slices, vectors, vectors_mut};
 use crate::TrainError;
 use crate::checkpoints::RunCheckpoints;
-use crate::clock::LapTimer;
 use crate::progress::RunProgress;
 
 /// The tag of the messages with copies.
@@ -237,7 +237,7 @@ impl Training {
         if !self.keeps_copies() {
             return Ok(false);
         }
-        let timer = LapTimer::start();
+        let timer = Stopwatch::start();
         let group = self.member.group.clone();
         let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved);
         let saved = saved.map_or(-1, |step| step.0 as i64);
@@ -262,7 +262,7 @@ impl Training {
                 step,
                 world_size: all.iter().filter(|copy| copy.next == step).count() as u32,
                 bytes: 4 * elements as u64,
-                duration_s: timer.total_s(),
+                duration_s: timer.elapsed_s(),
                 address: None,
                 skipped: Vec::new(),
             });

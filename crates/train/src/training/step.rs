@@ -1,5 +1,6 @@
 //! One step of a [`Training`]: compute, reduce, vote, apply and record.
 
+use ronde_clock::Stopwatch;
 use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::spans::{SpanKind, SpanStart};
 use ronde_core::{Event, Rank, SkippedUpdate, Step};
@@ -9,7 +10,6 @@ use ronde_protocol::transaction::{CommittedStep, OpenStep, TransactionError};
 
 use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
-use crate::clock::LapTimer;
 use crate::micro_batch::micro_batch;
 use crate::model_copies::held_weights;
 use crate::predicted_stages::PredictedStages;
@@ -20,7 +20,7 @@ use crate::{JobGroup, TrainError, divergence};
 pub(super) struct AppliedStep {
     update: UpdateReport,
     learning_rate: f64,
-    updating: LapTimer,
+    updating: Stopwatch,
     /// The begin of the optimizer, for a recording.
     span: SpanStart,
 }
@@ -41,7 +41,7 @@ impl Training {
     pub fn step(&mut self, loader: &mut Loader) -> Result<CommittedStep, TrainError> {
         let spans = self.recorder.spans.clone();
         let whole = spans.begin();
-        let mut watch = LapTimer::start();
+        let mut watch = Stopwatch::start();
         let mut times = PhaseTimes::default();
         let mut open = self.session.begin_step();
         let step = open.step();
@@ -64,7 +64,7 @@ impl Training {
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
         open.set_busy(times.wait_data_s + times.compute_s - computed.waited_s);
         self.heal_if_received()?;
-        let waiting = LapTimer::start();
+        let waiting = Stopwatch::start();
         let span = spans.begin();
         let reduced = self.strategy.reduce();
         let reduced = match reduced {
@@ -75,7 +75,7 @@ impl Training {
             }
         };
         spans.end(span, SpanKind::Reduce, step.0);
-        times.waited_s = waiting.total_s();
+        times.waited_s = waiting.elapsed_s();
         times.reducing_s = self.under_way_s() - reduced_before_s;
         let (number, targets) = (self.session.updates() + 1, open.counts().targets);
         let sums = self.strategy.vote_sums(number, &reduced, targets);
@@ -164,7 +164,7 @@ impl Training {
         times: &mut PhaseTimes,
     ) -> Result<(Vec<Vec<u64>>, Vec<MicroBatch>), TrainError> {
         let (spans, span) = (self.recorder.spans.clone(), self.recorder.spans.begin());
-        let mut watch = LapTimer::start();
+        let mut watch = Stopwatch::start();
         let batches = next_batches(loader, random)?.batches.into_iter();
         spans.end(span, SpanKind::Data, step.0);
         times.wait_data_s += watch.lap_s();
@@ -220,7 +220,7 @@ impl Training {
         reduced: ReducedGradient,
     ) -> Result<AppliedStep, TrainError> {
         let span = self.recorder.spans.begin();
-        let updating = LapTimer::start();
+        let updating = Stopwatch::start();
         let step = committed.step;
         let learning_rate = self.learning_rate(self.rate_step(step))?;
         self.check_skipped(step)?;
@@ -304,12 +304,12 @@ impl Training {
             span,
         } = applied;
         let step = committed.step;
-        times.optimizer_s = updating.total_s();
+        times.optimizer_s = updating.elapsed_s();
         self.record_weights(step);
         let digest = self.digest(step);
         self.session.set_digest(digest);
         self.recorder.spans.end(span, SpanKind::Optimizer, step.0);
-        times.compute_s += updating.total_s();
+        times.compute_s += updating.elapsed_s();
         self.times.add(&times);
         self.last = Some(committed.clone());
         let timing = StepTiming { times, arrived_s };

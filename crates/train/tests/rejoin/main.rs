@@ -21,6 +21,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use faulty_group::{FaultyGroup, InjectedFault};
 use ronde_core::{Collectives, Event, Generation, GroupRank, Rank, Tracker, WorldSize};
 use ronde_data::OpenContext;
 use ronde_parallel::ZeroLevel;
@@ -36,8 +37,6 @@ use ronde_train::config::{Document, Override};
 use ronde_train::initial_weights::InitialWeightFile;
 use ronde_train::worker::{JobAccess, join_job};
 use ronde_train::{Callback, Plan, RunConfig, TrainError, Training};
-
-use faulty_group::{FaultyGroup, InjectedFault};
 
 /// The watchdog's time limit.
 const LIMIT: Duration = Duration::from_secs(60);

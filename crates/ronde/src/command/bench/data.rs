@@ -1,7 +1,6 @@
 //! `ronde bench data`: measures data loading without training.
 
 use std::fmt::Write as _;
-use std::time::Instant;
 
 use ronde_cluster::StopFlag;
 use ronde_core::GroupRank;
@@ -57,10 +56,6 @@ fn run(arguments: &BenchDataArguments, stop: &StopFlag) -> Result<String, String
     })
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a measurement of the command itself"
-)]
 fn measure(
     plan: &Plan,
     split: &Split,
@@ -69,7 +64,7 @@ fn measure(
     stop: &StopFlag,
 ) -> Result<LoaderMeasurement, TrainError> {
     reset_peak();
-    let begun = Instant::now();
+    let begun = ronde_clock::now();
     let steps = arguments
         .steps
         .unwrap_or_else(|| plan.batches.steps_per_epoch());

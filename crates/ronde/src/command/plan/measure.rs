@@ -1,7 +1,5 @@
 //! Measures the layers of a run and the exchange of bytes on this machine.
 
-use std::time::Instant;
-
 use ronde::host;
 use ronde_data::Split;
 use ronde_parallel::{Codec, ModelState, encode_once};
@@ -107,7 +105,6 @@ const CODECS: [(&str, Codec, &str); 3] = [
 ];
 
 /// Measures the short forms of gradients of a model, each once.
-#[expect(clippy::disallowed_methods, reason = "a measurement of a command")]
 pub(super) fn codec_costs(state: &ModelState) -> Vec<CodecCosts> {
     let mut values: Vec<f32> = vec![0.0; state.len()];
     let codecs = CODECS.into_iter().filter_map(|(name, codec, accuracy)| {
@@ -116,7 +113,7 @@ pub(super) fn codec_costs(state: &ModelState) -> Vec<CodecCosts> {
             let mixed = (at as u32).wrapping_mul(0x9e37_79b9) >> 8;
             *value = (mixed as f32 / 8_388_608.0 - 1.0).powi(3);
         }
-        let begun = Instant::now();
+        let begun = ronde_clock::now();
         let bytes = encode_once(codec, state, &mut values)?;
         Some(CodecCosts {
             codec: name,

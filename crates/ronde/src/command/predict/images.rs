@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ronde_data::Dataset;
-
 use ronde_saved_model::SavedModel;
 
 #[cfg(feature = "full")]

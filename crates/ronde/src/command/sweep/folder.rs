@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use ronde::created_folders::CreatedFolders;
 use ronde_submit::{ProcessIdentity, SubmitError};
@@ -90,7 +89,7 @@ impl SweepFolder {
             path: PathBuf::from("/proc/self/stat"),
             cause,
         })?;
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let since = ronde_clock::since_1970(ronde_clock::date());
         let text = format!("{process:?} {since:?} {}", self.path.display());
         Ok(blake3::hash(text.as_bytes()).to_hex()[..32].to_owned())
     }

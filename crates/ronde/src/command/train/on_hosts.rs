@@ -80,7 +80,7 @@ fn follow(name: &str, stop: &StopFlag, to: &Path) -> Result<i32, SubmitError> {
         cause,
     })?;
     while !shown.is_finished() && stop.level() == StopLevel::Run {
-        pause();
+        ronde_clock::pause(LOOK_EVERY);
     }
     let state = match stop.level() {
         StopLevel::Run => {
@@ -137,12 +137,4 @@ fn show(job: &SubmittedJob, target: &dyn Target) {
     }
     // Standard error may be closed.
     let _ = std::io::stderr().flush();
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a bounded pause between two looks at a job; the user ends the wait"
-)]
-fn pause() {
-    std::thread::sleep(LOOK_EVERY);
 }

@@ -7,6 +7,8 @@ use std::sync::{Arc, PoisonError};
 
 use ronde::comm::FlightRecord;
 use ronde::engine::{ModelConfig, ModelSize, Recomputation};
+use ronde::output_folder::OutputFolder;
+use ronde::results_address::stored_results;
 use ronde_core::WorldSize;
 use ronde_core::layout::StateLayout;
 use ronde_data::{DataEvent, Dataset, InModelOrder, ReadLimit, Split, Targets};
@@ -36,8 +38,6 @@ use crate::command::resume::{self, ResumeSource, is_override};
 use crate::command::run_base;
 use crate::command::run_position::RunPosition;
 use crate::command::start_error::StartError;
-use ronde::output_folder::OutputFolder;
-use ronde::results_address::stored_results;
 
 /// Maximum size of a run file in bytes; larger files are not read.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;

@@ -147,7 +147,7 @@ impl EventWriter for MlflowSpool {
     fn start(&mut self) -> std::io::Result<()> {
         self.open()?;
         let started = SpoolEntry::Started {
-            at: milliseconds(crate::clock::unix_s()),
+            at: milliseconds(ronde_clock::unix_s()),
             name: self.description.name.clone(),
             parameters: self.description.parameters.clone(),
         };

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use ronde_checkpoint::{CheckpointError, Fence, SavedPart, Saver};
+use ronde_clock::Stopwatch;
 use ronde_core::{Event, Rank};
 
 use super::{RankPosition, RunCheckpoints};
 use crate::checkpoints::notes::{self, SaveFailure, SaveNote};
 use crate::checkpoints::publish_thread::{CompleteSave, PublishTask, PublishTaskResult, retention};
-use crate::clock::LapTimer;
 
 impl RunCheckpoints {
     /// Processes the results of this rank's threads; waits up to `limit` while the publishing thread is busy.
@@ -68,7 +68,7 @@ impl RunCheckpoints {
             PublishTaskResult::NotClaimed(step, failure) => {
                 self.claiming = false;
                 // Do not try again at every step.
-                (self.is_overdue, self.since) = (false, LapTimer::start());
+                (self.is_overdue, self.since) = (false, Stopwatch::start());
                 self.record_failure(now, step, now.rank, failure);
             }
             PublishTaskResult::Published(step, notice) => {
@@ -83,7 +83,7 @@ impl RunCheckpoints {
                     generation: now.generation,
                     bytes: pending.map_or(0, |s| s.parts.iter().map(|p| p.file.bytes).sum()),
                     held_up_s: pending.map_or(f64::NAN, |save| save.held_up_s),
-                    total_s: pending.map_or(f64::NAN, |save| save.since.total_s()),
+                    total_s: pending.map_or(f64::NAN, |save| save.since.elapsed_s()),
                     address: self.address.clone(),
                 });
                 self.notes.push(SaveNote::Published { step });
