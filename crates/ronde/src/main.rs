@@ -5,15 +5,19 @@ mod command;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use ronde_cluster::StopFlag;
-
 use command::console::{ConsoleArguments, message};
-use command::{
-    autoscale, bench, cancel, check, checkpoint, coordinator, dashboard, data, doctor, evaluate,
-    export, fetch, flight, image, init, job_process, jobs, join, launched, logs, plan, predict,
-    run, scale, schema, serve, shell, status, submit, sweep, trace, track, train, usage, wait,
-    watchdog, worker,
+use command::data::files;
+use command::job::{
+    autoscale, cancel, coordinator, fetch, image, job_process, jobs, join, launched, logs, scale,
+    status, submit, wait, watchdog,
 };
+use command::model::{evaluate, export, predict, serve};
+use command::run::{
+    check, checkpoint, dashboard, flight, init, plan, program, sweep, trace, track, train, worker,
+};
+use command::tools::{bench, doctor, schema, shell};
+use command::usage;
+use ronde_cluster::StopFlag;
 
 /// Distributed training whose result does not depend on the cluster.
 #[derive(Parser)]
@@ -38,7 +42,7 @@ enum RondeCommand {
     /// Print the JSON Schema of the run file, from which editors complete and check keys.
     Schema,
     /// Start any program as several ranks with rendezvous variables set.
-    Run(run::RunArguments),
+    Run(program::RunArguments),
     /// Submit a run as a job to this machine, hosts over SSH or a cluster.
     Submit(submit::SubmitArguments),
     /// Search over settings of a run: a grid, random values or successive halving, with a job for each run.
@@ -74,7 +78,7 @@ enum RondeCommand {
     /// List, show, verify or export the checkpoints of a run.
     Checkpoint(checkpoint::CheckpointArguments),
     /// Inspect data files, or pack folders of images or texts into shards.
-    Data(data::DataArguments),
+    Data(files::DataArguments),
     /// Measure a saved model on test data.
     Evaluate(evaluate::EvaluateArguments),
     /// Predict the samples of a data set with a saved model, on several workers.
@@ -134,7 +138,7 @@ fn execute_words(words: Vec<String>) -> i32 {
 fn execute(command: RondeCommand) -> i32 {
     match command {
         RondeCommand::Train(arguments) => with_signals(|stop| train::train(arguments, stop)),
-        RondeCommand::Run(arguments) => supervising(|stop| run::run(arguments, stop)),
+        RondeCommand::Run(arguments) => supervising(|stop| program::run(arguments, stop)),
         RondeCommand::Bench(arguments) => supervising(|stop| bench::bench(&arguments, stop)),
         RondeCommand::Coordinator(arguments) if arguments.launched => {
             launched::under_launcher(|stop| coordinator::coordinator(&arguments, stop))
@@ -163,7 +167,7 @@ fn execute(command: RondeCommand) -> i32 {
         RondeCommand::Trace(arguments) => trace::trace(&arguments),
         RondeCommand::BenchWorker => bench::work(),
         RondeCommand::Checkpoint(arguments) => checkpoint::checkpoint(&arguments),
-        RondeCommand::Data(arguments) => data::data(&arguments),
+        RondeCommand::Data(arguments) => files::data(&arguments),
         RondeCommand::Check(arguments) => check::check(&arguments),
         RondeCommand::Init(arguments) => init::init(&arguments),
         RondeCommand::Schema => schema::schema(),

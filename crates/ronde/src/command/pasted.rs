@@ -5,7 +5,7 @@ use std::path::Path;
 use ronde_submit::shell_word;
 
 /// Returns a path as one word of a shell, so that a user can paste the command that contains it.
-pub(super) fn path_word(path: &Path) -> String {
+pub(crate) fn path_word(path: &Path) -> String {
     let path = path.to_string_lossy();
     // A name that starts with a dash is not an option.
     let at = if path.starts_with('-') { "./" } else { "" };

@@ -142,12 +142,12 @@ fn end_display() {
 }
 
 #[expect(clippy::disallowed_methods, reason = "the command owns its process")]
-pub(super) fn end_now(code: i32) {
+pub(crate) fn end_now(code: i32) {
     std::process::exit(code);
 }
 
 /// Returns whether this process ignores a signal; false where the system does not report it.
-pub(super) fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ignored_mask(&status).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }

@@ -1,0 +1,4 @@
+//! Commands about data.
+
+pub(crate) mod files;
+pub(crate) mod progress;

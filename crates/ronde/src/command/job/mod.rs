@@ -1,0 +1,29 @@
+//! Commands about submitted and open jobs, and the processes of a job.
+
+pub(crate) mod autoscale;
+pub(crate) mod cancel;
+pub(crate) mod coordinator;
+pub(crate) mod export_platform;
+pub(crate) mod fetch;
+pub(crate) mod find;
+pub(crate) mod hang_up;
+pub(crate) mod host_script;
+pub(crate) mod image;
+pub(crate) mod job_process;
+pub(crate) mod jobs;
+pub(crate) mod join;
+pub(crate) mod kubernetes_pod;
+pub(crate) mod launched;
+pub(crate) mod logs;
+pub(crate) mod open;
+pub(crate) mod pod_leader;
+pub(crate) mod preemption;
+pub(crate) mod ray_job;
+pub(crate) mod scale;
+pub(crate) mod slurm_job;
+pub(crate) mod status;
+pub(crate) mod stored_results;
+pub(crate) mod submit;
+pub(crate) mod submitted;
+pub(crate) mod wait;
+pub(crate) mod watchdog;

@@ -1,8 +1,0 @@
-//! `ronde schema`: prints the JSON Schema of the run file, for editors.
-
-use super::console::print;
-
-pub(crate) fn schema() -> i32 {
-    let schema = ronde_train::config::schema::schema();
-    print(format_args!("{schema:#}"))
-}
