@@ -31,7 +31,7 @@ mod stream;
 
 use meeting::{Meeting, MemberHello};
 use rank_0::Rank0;
-use stream::MeetingStream;
+use stream::to_rank_0;
 
 /// The job in the certificates of members that have a secret in common. Their own name is compared when they meet.
 const STARTED: &str = "started";
@@ -135,12 +135,8 @@ impl FixedMember {
             let here = stream.local_addr().map_err(|e| failed(e.to_string()))?;
             let data_address = bind(here.ip()).map_err(|e| failed(e.to_string()))?;
             let hello = MemberHello::of(mine, data_address);
-            let mut stream = match &identity {
-                None => MeetingStream::plain(stream),
-                Some(identity) => {
-                    MeetingStream::to_rank_0(stream, identity, deadline).map_err(failed)?
-                }
-            };
+            let stream = to_rank_0(stream, identity.as_ref(), deadline);
+            let mut stream = stream.map_err(failed)?;
             let met = meeting.attend(&mut stream, &hello, wait.notify);
             met.map_err(failed)?
         };

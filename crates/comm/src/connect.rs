@@ -17,15 +17,16 @@ use ronde_core::{CollectiveError, GroupRank};
 
 use crate::GroupConfig;
 use crate::JoinCancellation;
-use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
+use crate::hello::{HELLO, JoinHello};
 use crate::program::invalid;
 use crate::security::TlsKeys;
 use crate::transport::PeerStream;
-pub(crate) use connection::{PeerConnection, transport};
+pub(crate) use connection::transport;
 use gathered::{GatheredStreams, kept_after};
 pub use pool::ConnectionPool;
 pub(crate) use pool::KeptStream;
 use resume::{Resumption, ResumptionStop};
+use ronde_wire::{HelloProblem, PREFIX_BYTES, WireStream};
 
 /// How long an unknown connection on the listening port may take to identify itself.
 const STRANGER_MAX: Duration = Duration::from_secs(5);
@@ -88,7 +89,7 @@ fn unreachable(peer: usize, what: String, cause: &dyn ToString) -> CollectiveErr
 /// The outcome of one connection.
 enum ConnectionOutcome {
     /// A connection to a member, with its number.
-    Member(usize, usize, PeerConnection),
+    Member(usize, usize, WireStream),
     /// Streams to members, kept from an earlier group, on which the hellos were exchanged.
     Resumed(Vec<(usize, PeerStream)>),
     /// A kept stream to a member that can no longer be used.
@@ -214,7 +215,7 @@ fn dial(
     joining: &Joiner,
     (peer, connection): (usize, usize),
     address: SocketAddr,
-) -> Result<PeerConnection, CollectiveError> {
+) -> Result<WireStream, CollectiveError> {
     let what = || format!("cannot connect to group rank {peer} at {address}");
     let end = joining.end;
     loop {
@@ -287,8 +288,7 @@ fn answer(stream: TcpStream, from: SocketAddr, joining: &Joiner) -> ConnectionOu
     let mine = &joining.hello;
     let (wire, theirs) = match joining.receive(stream) {
         Ok(outcomes) => outcomes,
-        Err(GreetError::OtherVersion(version)) => {
-            let error = GreetError::OtherVersion(version);
+        Err(error @ GreetError::Hello(HelloProblem::Version { .. })) => {
             return ConnectionOutcome::Failed(error.error(GroupRank(u32::MAX), from.to_string()));
         }
         Err(unmet) => return ConnectionOutcome::Refused(format!("{from}: {}", unmet.words())),
@@ -368,7 +368,13 @@ impl DialledSockets {
 enum GreetError {
     Io(io::Error),
     NoHello(String),
-    OtherVersion(u32),
+    Hello(HelloProblem),
+}
+
+impl From<io::Error> for GreetError {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
 }
 
 impl GreetError {
@@ -379,9 +385,10 @@ impl GreetError {
             }
             Self::Io(error) => error.to_string(),
             Self::NoHello(problem) => problem.clone(),
-            Self::OtherVersion(version) => {
-                format!("protocol version is {PROTOCOL_VERSION} here and {version} there")
+            Self::Hello(HelloProblem::Version { theirs, expected }) => {
+                format!("protocol version is {expected} here and {theirs} there")
             }
+            Self::Hello(problem) => problem.to_string(),
         }
     }
 
@@ -389,9 +396,13 @@ impl GreetError {
         match self {
             Self::Io(error) => failed(what, &error),
             Self::NoHello(problem) => CollectiveError::Protocol { peer, problem },
-            Self::OtherVersion(_) => CollectiveError::OtherPlan {
+            Self::Hello(HelloProblem::Version { .. }) => CollectiveError::OtherPlan {
                 peer,
                 difference: self.words(),
+            },
+            Self::Hello(problem) => CollectiveError::Protocol {
+                peer,
+                problem: problem.to_string(),
             },
         }
     }
@@ -422,10 +433,10 @@ impl Joiner {
     /// Returns whether a stream to a member of an earlier group can be continued as one to a group rank.
     fn can_continue(&self, peer: usize, kept: &mut KeptStream) -> bool {
         let connections = &kept.stream.connections;
-        let is_expected = |connection: &PeerConnection| match (&self.keys, connection) {
-            (None, PeerConnection::Plain(_)) => true,
-            (Some(keys), PeerConnection::Tls(_)) => {
-                connection.certificate_problem(keys, peer as u32).is_none()
+        let is_expected = |connection: &WireStream| match (&self.keys, connection) {
+            (None, WireStream::Plain(_)) => true,
+            (Some(keys), WireStream::Tls(_)) => {
+                connection::certificate_problem(connection, keys, peer as u32).is_none()
             }
             _ => false,
         };
@@ -454,34 +465,34 @@ impl Joiner {
         &self,
         stream: TcpStream,
         (peer, connection): (usize, usize),
-    ) -> Result<(PeerConnection, JoinHello), GreetError> {
+    ) -> Result<(WireStream, JoinHello), GreetError> {
         let end = self.end;
-        let mut wire = PeerConnection::dial(stream, self.keys.as_ref(), peer as u32, end)?;
+        let mut wire = connection::dial(stream, self.keys.as_ref(), peer as u32, end)?;
         let (theirs, leaves_tls) = self.greet(&mut wire, connection, end)?;
         if self.keys.is_some() {
-            wire.read_verdict(end)?;
+            connection::read_verdict(&mut wire, end)?;
         }
         if leaves_tls {
-            wire.leave_tls();
+            connection::leave_tls(&mut wire);
         }
         Ok((wire, theirs))
     }
 
     /// Exchanges hellos with a peer that has dialled, and verifies its identity.
-    fn receive(&self, stream: TcpStream) -> Result<(PeerConnection, JoinHello), GreetError> {
+    fn receive(&self, stream: TcpStream) -> Result<(WireStream, JoinHello), GreetError> {
         let end = self.end.min(ronde_clock::deadline(STRANGER_MAX));
         stream.set_nonblocking(false).map_err(GreetError::Io)?;
-        let mut wire = PeerConnection::accept(stream, self.keys.as_ref(), end)?;
+        let mut wire = connection::accept(stream, self.keys.as_ref(), end)?;
         let (theirs, leaves_tls) = self.greet(&mut wire, 0, end)?;
         if let Some(keys) = &self.keys {
-            let problem = wire.certificate_problem(keys, theirs.rank);
-            wire.send_verdict(problem.as_deref().unwrap_or(""), end)?;
+            let problem = connection::certificate_problem(&wire, keys, theirs.rank);
+            connection::send_verdict(&mut wire, problem.as_deref().unwrap_or(""), end)?;
             if let Some(problem) = problem {
                 return Err(GreetError::NoHello(problem));
             }
         }
         if leaves_tls {
-            wire.leave_tls();
+            connection::leave_tls(&mut wire);
         }
         Ok((wire, theirs))
     }
@@ -490,12 +501,12 @@ impl Joiner {
     /// the sender's host if the connection may leave TLS; returns whether it does, after the verdict.
     fn greet(
         &self,
-        wire: &mut PeerConnection,
+        wire: &mut WireStream,
         connection: usize,
         end: Instant,
     ) -> Result<(JoinHello, bool), GreetError> {
         let host = if self.plain_within_host {
-            wire.plain_host()
+            connection::plain_host(wire)
         } else {
             0
         };
@@ -512,13 +523,11 @@ impl Joiner {
         }
         said?;
         unsaid.map_err(GreetError::Io)?;
-        let (version, len) = JoinHello::decode_prefix(&prefix).map_err(GreetError::NoHello)?;
-        if version != PROTOCOL_VERSION {
-            return Err(GreetError::OtherVersion(version));
-        }
+        let len = HELLO.body_bytes(&prefix).map_err(GreetError::Hello)?;
         let mut body = vec![0; len];
         wire.read_all(&mut body, end)?;
-        let theirs = JoinHello::decode(&body).map_err(GreetError::NoHello)?;
+        let theirs = JoinHello::decode(&body);
+        let theirs = theirs.map_err(|problem| GreetError::NoHello(problem.to_string()))?;
         let is_namesake = theirs.rank == self.hello.rank && theirs.job == self.hello.job;
         if is_namesake && theirs.generation == self.hello.generation {
             return Err(GreetError::NoHello("it has this member's rank".to_owned()));

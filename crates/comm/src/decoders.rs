@@ -2,10 +2,11 @@
 
 use ronde_core::{DType, Generation, GroupRank, ReduceOp};
 use ronde_schedule::Algorithm;
+use ronde_wire::PREFIX_BYTES;
 
 use crate::GroupConfig;
 use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
-use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
+use crate::hello::{HELLO, JoinHello};
 use crate::notice::Notice;
 
 /// A format of bytes received from peers.
@@ -62,9 +63,9 @@ fn frame(bytes: &[u8]) -> Result<(), String> {
 fn hello(bytes: &[u8]) -> Result<(), String> {
     let (prefix, body) = bytes.split_at_checked(PREFIX_BYTES).ok_or("too short")?;
     let prefix = prefix.try_into().map_err(|_| "too short")?;
-    let (version, len) = JoinHello::decode_prefix(prefix)?;
-    if version != PROTOCOL_VERSION || body.len() != len {
-        return Err("another version, or truncated".to_owned());
+    let len = HELLO.body_bytes(prefix);
+    if body.len() != len.map_err(|problem| problem.to_string())? {
+        return Err("truncated".to_owned());
     }
     let hello = JoinHello::decode(body)?;
     let mine = JoinHello::new(&GroupConfig::new("dp", "job", GroupRank(0)), 2, 1);

@@ -3,6 +3,7 @@
 //! Because every header carries the whole call (kind, type, operator, length), a member that receives a
 //! different call can name both without a query. Little-endian; all lengths are bounded.
 
+use ronde_core::byte_reader::number;
 use ronde_core::{DType, Generation, ReduceOp};
 use ronde_schedule::Algorithm;
 
@@ -266,12 +267,4 @@ impl FrameHeader {
         }
         Ok(header)
     }
-}
-
-/// Decodes a little-endian number of up to eight bytes.
-pub(crate) fn number(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .rev()
-        .fold(0, |number, &byte| number << 8 | u64::from(byte))
 }

@@ -3,19 +3,20 @@
 
 use std::cmp::Ordering;
 
+use ronde_core::byte_reader::{ByteProblem, ByteReader, write_text};
 use ronde_core::{CollectiveError, Generation, GroupRank, PlanIdentity};
+use ronde_wire::HelloFormat;
 
 use crate::GroupConfig;
-use crate::frame::number;
 
-/// Version of the protocol between members.
-pub(crate) const PROTOCOL_VERSION: u32 = 6;
 /// Maximum size of a hello after its prefix, in bytes.
-pub(crate) const HELLO_BYTES_MAX: usize = 64 << 10;
-/// Size of magic, version and length, in bytes.
-pub(crate) const PREFIX_BYTES: usize = 16;
-
-const MAGIC: [u8; 8] = *b"rondehi\n";
+const HELLO_BYTES_MAX: usize = 64 << 10;
+/// The first frame of a connection between members.
+pub(crate) const HELLO: HelloFormat = HelloFormat {
+    magic: *b"rondehi\n",
+    version: 6,
+    bytes_max: HELLO_BYTES_MAX,
+};
 
 /// A member's identity and settings, as sent to each peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,79 +73,48 @@ impl JoinHello {
                 problem: format!("the names of job and group exceed {HELLO_BYTES_MAX} bytes"),
             });
         }
-        let mut out = MAGIC.to_vec();
-        out.extend(PROTOCOL_VERSION.to_le_bytes());
-        out.extend((body.len() as u32).to_le_bytes());
-        out.extend(body);
-        Ok(out)
+        Ok(HELLO.encode(&body))
     }
 
     fn body(&self, plan: &PlanIdentity) -> Vec<u8> {
         let mut out = Vec::new();
-        let text = |out: &mut Vec<u8>, text: &str| {
-            out.extend((text.len() as u32).to_le_bytes());
-            out.extend(text.as_bytes());
-        };
         out.extend(self.generation.0.to_le_bytes());
         out.extend(self.rank.to_le_bytes());
         out.extend(self.size.to_le_bytes());
         out.extend(self.connections.to_le_bytes());
         out.extend(self.connection.to_le_bytes());
         out.extend(self.plan_hash);
-        text(&mut out, &self.job);
-        text(&mut out, &self.name);
+        write_text(&mut out, &self.job);
+        write_text(&mut out, &self.name);
         out.extend((plan.parts().count() as u32).to_le_bytes());
         for (name, value) in plan.parts() {
-            text(&mut out, name);
-            text(&mut out, value);
+            write_text(&mut out, name);
+            write_text(&mut out, value);
         }
         out
     }
 
-    /// Returns whether bytes of a stream are the beginning of a hello; no other frame begins so.
-    pub(crate) fn begins(bytes: &[u8]) -> bool {
-        bytes.starts_with(&MAGIC)
-    }
-
-    /// Decodes the prefix: version and length of the body, or why it is not a valid hello.
-    pub(crate) fn decode_prefix(prefix: &[u8; PREFIX_BYTES]) -> Result<(u32, usize), String> {
-        if prefix[..8] != MAGIC {
-            return Err("it does not use the protocol of a group member".to_owned());
-        }
-        let (version, len) = (
-            number(&prefix[8..12]) as u32,
-            number(&prefix[12..]) as usize,
-        );
-        if len > HELLO_BYTES_MAX {
-            return Err(format!("hello of {len} bytes, limit {HELLO_BYTES_MAX}"));
-        }
-        Ok((version, len))
-    }
-
-    /// Decodes a body of [`PROTOCOL_VERSION`].
-    pub(crate) fn decode(body: &[u8]) -> Result<Self, String> {
-        let mut rest = HelloReader(body);
-        let (generation, rank, size) = (rest.number(8)?, rest.number(4)?, rest.number(4)?);
-        let (connections, connection) = (rest.number(4)?, rest.number(4)?);
-        let mut plan_hash = [0; 32];
-        plan_hash.copy_from_slice(rest.take(32)?);
-        let (job, name) = (rest.text()?, rest.text()?);
+    /// Decodes a body.
+    pub(crate) fn decode(body: &[u8]) -> Result<Self, ByteProblem> {
+        let mut rest = ByteReader::new(body);
+        let (generation, rank, size) = (rest.u64()?, rest.u32()?, rest.u32()?);
+        let (connections, connection) = (rest.u32()?, rest.u32()?);
+        let plan_hash = rest.array()?;
+        let (job, name) = (rest.text()?.to_owned(), rest.text()?.to_owned());
         let mut plan = PlanIdentity::default();
-        for _ in 0..rest.number(4)? {
+        for _ in 0..rest.u32()? {
             let (part, value) = (rest.text()?, rest.text()?);
             plan.set(part, value);
         }
-        if !rest.0.is_empty() {
-            return Err(format!("{} extra bytes in a hello", rest.0.len()));
-        }
+        rest.end()?;
         Ok(Self {
             name,
             job,
             generation: Generation(generation),
-            rank: rank as u32,
-            size: size as u32,
-            connections: connections as u32,
-            connection: connection as u32,
+            rank,
+            size,
+            connections,
+            connection,
             plan_hash,
             plan,
         })
@@ -194,27 +164,5 @@ impl JoinHello {
                 difference,
             }),
         }
-    }
-}
-
-/// The part of a body that was not read yet.
-struct HelloReader<'a>(&'a [u8]);
-
-impl<'a> HelloReader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
-        let split = self.0.split_at_checked(count);
-        let (taken, rest) = split.ok_or("truncated hello")?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    fn number(&mut self, bytes: usize) -> Result<u64, String> {
-        self.take(bytes).map(number)
-    }
-
-    fn text(&mut self) -> Result<String, String> {
-        let count = self.number(4)? as usize;
-        let bytes = self.take(count)?.to_vec();
-        String::from_utf8(bytes).map_err(|_| "invalid UTF-8 in a hello".to_owned())
     }
 }

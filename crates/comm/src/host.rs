@@ -1,5 +1,7 @@
 //! The identity of this host, as far as the network is concerned.
 
+use ronde_core::byte_reader::number;
+
 use crate::program;
 
 /// Returns a number for the host of this thread's connections: the same for all of its processes
@@ -12,11 +14,7 @@ pub(crate) fn this_host() -> u64 {
     }
     let network = std::fs::read_link("/proc/thread-self/ns/net").unwrap_or_default();
     identity.extend(network.as_os_str().as_encoded_bytes());
-    program::fnv(
-        identity
-            .chunks(4)
-            .map(|bytes| crate::frame::number(bytes) as u32),
-    )
+    program::fnv(identity.chunks(4).map(|bytes| number(bytes) as u32))
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! [`Notice`]: the message by which a member notifies the others why the group has failed.
 
+use ronde_core::byte_reader::number;
 use ronde_core::{CollectiveError, Generation, GroupRank};
 
-use crate::frame::{Call, CallKind, NOTICE_BYTES_MAX, number};
+use crate::frame::{Call, CallKind, NOTICE_BYTES_MAX};
 
 /// The cause of a failure, as sent to the other members.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ronde_core::byte_reader::number;
 use ronde_core::{CollectiveError, Collectives, CollectivesExt, Group, GroupRank, Mesh, Rank};
 use ronde_schedule::Hosts;
 
@@ -97,7 +98,7 @@ impl SplitRequest {
     }
 
     fn decode(bytes: &[u8; REQUEST_BYTES]) -> Self {
-        let word = |at: usize| crate::frame::number(&bytes[at..at + 4]) as u32;
+        let word = |at: usize| number(&bytes[at..at + 4]) as u32;
         let mut octets = [0; 16];
         octets.copy_from_slice(&bytes[16..]);
         let ip = match bytes[1] {

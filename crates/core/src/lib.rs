@@ -8,6 +8,7 @@
 pub mod background_spans;
 pub mod batch;
 pub mod buffer;
+pub mod byte_reader;
 pub mod collectives;
 pub mod conveniences;
 pub mod counts;
@@ -28,6 +29,7 @@ pub mod order;
 pub mod part_transfers;
 pub mod permutation;
 pub mod philox;
+pub mod protobuf;
 pub mod rank;
 pub mod recording;
 pub mod rounds;

@@ -19,7 +19,6 @@ use ronde_core::{BatchCounts, Generation, GroupRank, Shard, Step};
 use self::vote::Vote;
 use crate::ledger::Ledger;
 
-mod bytes;
 mod catch_up;
 mod error;
 mod member_state;
@@ -32,7 +31,7 @@ mod tests;
 mod vote;
 
 pub use catch_up::{CatchUp, CatchUpPlan, StateReport};
-pub use error::{ShardProblem, TransactionError};
+pub use error::{ShardProblem, TransactionError, VoteProblem};
 pub use member_state::{LoadAgreement, MemberState, StateSource};
 pub use requests::VoteRequests;
 pub use slice_exchange::{SliceExchange, SliceExchangeError};

@@ -231,7 +231,7 @@ impl RpcConnection {
             let from_rest = rest.len();
             let count = match self
                 .stream
-                .write(&[IoSlice::new(rest), IoSlice::new(values)])
+                .write(&mut [IoSlice::new(rest), IoSlice::new(values)])
             {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 outcome => outcome?,

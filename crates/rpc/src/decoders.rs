@@ -7,7 +7,7 @@ use ronde_peer_memory::LendingOffer;
 
 use crate::frame::{CallHead, FrameBody, RpcFrameKind};
 use crate::frame_reader::FrameReader;
-use crate::hello::{self, CalleeHello, CallerHello};
+use crate::hello::{self, CalleeHello, CallerHello, HELLO};
 use crate::values::CallValues;
 
 /// The limit of values in a fuzzed message, in bytes.
@@ -59,7 +59,10 @@ impl RpcWireFormat {
     pub fn read(self, bytes: &[u8]) -> Result<(), String> {
         match self {
             Self::Frames => read_frames(bytes),
-            Self::Hello => match hello::missing(bytes)? {
+            Self::Hello => match HELLO
+                .missing(bytes)
+                .map_err(|problem| problem.to_string())?
+            {
                 0 => hello::decode::<CallerHello>(bytes)
                     .map(drop)
                     .or_else(|_| hello::decode::<CalleeHello>(bytes).map(drop)),

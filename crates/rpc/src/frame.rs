@@ -3,6 +3,8 @@
 //! Frames of a connection are numbered. A receiver accepts only the next number, so lost, repeated and reordered frames
 //! end the connection, and the caller sends unanswered calls again on a new one.
 
+use ronde_core::byte_reader::number;
+
 use crate::RpcLimits;
 use crate::values::CallValues;
 
@@ -121,11 +123,11 @@ impl RpcFrameHeader {
         }
         let header = Self {
             kind,
-            sequence: u32::from_le_bytes(array(&bytes[4..])),
-            call: u64::from_le_bytes(array(&bytes[8..])),
-            head_bytes: u32::from_le_bytes(array(&bytes[16..])),
+            sequence: number(&bytes[4..8]) as u32,
+            call: number(&bytes[8..16]),
+            head_bytes: number(&bytes[16..20]) as u32,
             is_lent: bytes[20] == 1,
-            value_count: u64::from_le_bytes(array(&bytes[24..])),
+            value_count: number(&bytes[24..32]),
         };
         let (head_max, values_max) = match kind {
             RpcFrameKind::Call | RpcFrameKind::Send | RpcFrameKind::Answer => {
@@ -150,12 +152,6 @@ impl RpcFrameHeader {
         }
         Ok(header)
     }
-}
-
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let mut array = [0; N];
-    array.copy_from_slice(&bytes[..N]);
-    array
 }
 
 /// The contents of a frame; connections add its number.
@@ -238,7 +234,7 @@ impl FrameBody {
     /// Returns the numbers of calls in the head.
     pub(crate) fn listed(&self) -> impl Iterator<Item = u64> {
         let calls = self.head.chunks_exact(8);
-        calls.map(|call| u64::from_le_bytes(array(call)))
+        calls.map(number)
     }
 
     /// Returns the code and the text of a failure.
@@ -273,12 +269,12 @@ impl<'a> CallHead<'a> {
     /// Decodes the head of a call, or returns why it is invalid.
     pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, String> {
         let (fixed, rest) = bytes.split_at_checked(10).ok_or("a call is cut off")?;
-        let name_bytes = usize::from(u16::from_le_bytes(array(&fixed[8..])));
+        let name_bytes = number(&fixed[8..]) as usize;
         let cut = || format!("a function's name of {name_bytes} bytes is cut off");
         let (function, arguments) = rest.split_at_checked(name_bytes).ok_or_else(cut)?;
         Ok(Self {
-            version: u32::from_le_bytes(array(fixed)),
-            limit_ms: u32::from_le_bytes(array(&fixed[4..])),
+            version: number(&fixed[..4]) as u32,
+            limit_ms: number(&fixed[4..8]) as u32,
             function: std::str::from_utf8(function).map_err(|error| error.to_string())?,
             arguments,
         })

@@ -1,14 +1,15 @@
 //! The first message in each direction of a connection: which worker of which job calls which one.
 
 use ronde_peer_memory::LendingOffer;
+use ronde_wire::{HelloFormat, PREFIX_BYTES};
 use serde::{Deserialize, Serialize};
 
-const MAGIC: [u8; 8] = *b"ronderpc";
-const PREFIX_BYTES: usize = 16;
-/// The version of the protocol.
-const PROTOCOL_VERSION: u32 = 2;
-/// The maximum size in bytes, for a peer that has not authenticated.
-pub(crate) const HELLO_BYTES_MAX: usize = 4 << 10;
+/// The first message in each direction; its body is JSON. The limit is for a peer that has not authenticated.
+pub(crate) const HELLO: HelloFormat = HelloFormat {
+    magic: *b"ronderpc",
+    version: 2,
+    bytes_max: 4 << 10,
+};
 
 /// The first message of a caller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,41 +40,9 @@ pub(crate) struct CalleeHello {
     pub(crate) refused: Option<String>,
 }
 
-/// Encodes a first message: magic, version, length, JSON.
+/// Encodes a first message.
 pub(crate) fn encode(hello: &impl Serialize) -> Vec<u8> {
-    let json = serde_json::to_vec(hello).unwrap_or_default();
-    let mut bytes = MAGIC.to_vec();
-    bytes.extend_from_slice(&PROTOCOL_VERSION.to_le_bytes());
-    bytes.extend_from_slice(&(json.len() as u32).to_le_bytes());
-    bytes.extend_from_slice(&json);
-    bytes
-}
-
-/// Returns how many bytes are missing for a complete first message; 0 if it is complete.
-pub(crate) fn missing(bytes: &[u8]) -> Result<usize, String> {
-    let known = bytes.len().min(MAGIC.len());
-    if bytes[..known] != MAGIC[..known] {
-        return Err("it is not a worker of ronde".to_owned());
-    }
-    let Some(prefix) = bytes.first_chunk::<PREFIX_BYTES>() else {
-        return Ok(PREFIX_BYTES - bytes.len());
-    };
-    let number = |at: usize| {
-        u32::from_le_bytes([prefix[at], prefix[at + 1], prefix[at + 2], prefix[at + 3]])
-    };
-    if number(8) != PROTOCOL_VERSION {
-        let version = number(8);
-        return Err(format!(
-            "it uses version {version} of the protocol, expected {PROTOCOL_VERSION}"
-        ));
-    }
-    let len = number(12) as usize;
-    if len > HELLO_BYTES_MAX {
-        return Err(format!(
-            "its first message has {len} bytes, limit {HELLO_BYTES_MAX}"
-        ));
-    }
-    Ok((PREFIX_BYTES + len).saturating_sub(bytes.len()))
+    HELLO.encode(&serde_json::to_vec(hello).unwrap_or_default())
 }
 
 /// Decodes a complete first message.

@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use ronde_wire::TlsRefusal;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::connection::RpcConnection;
@@ -69,7 +70,7 @@ pub(super) enum RpcConnectionEnd {
 impl From<io::Error> for RpcConnectionEnd {
     fn from(error: io::Error) -> Self {
         match error.kind() {
-            ErrorKind::PermissionDenied => Self::Refused(error.to_string()),
+            _ if TlsRefusal::of(&error).is_some() => Self::Refused(error.to_string()),
             ErrorKind::UnexpectedEof => Self::Lost("it closed the connection".to_owned()),
             _ => Self::Lost(error.to_string()),
         }

@@ -15,10 +15,10 @@ mod translate;
 use std::io::Write;
 
 use self::graph::OnnxGraph;
-use self::protobuf::Message;
 use self::translate::Translator;
 use crate::metadata::graph_properties;
 use crate::{ModelError, SavedModel};
+use ronde_core::protobuf::ProtoMessage;
 
 /// The version of ONNX's operator set that exported models use.
 pub const ONNX_OPSET: u64 = 17;
@@ -36,17 +36,17 @@ const FILE_BYTES_MAX: u64 = i32::MAX as u64;
 /// The model is not a built-in one, its weights do not fit it or need 2 GiB or more, or the writer fails.
 pub fn write_onnx(saved: &SavedModel, to: &mut dyn Write) -> Result<(), ModelError> {
     let graph = translate(saved)?;
-    let head = Message::default()
+    let head = ProtoMessage::default()
         .number(1, IR_VERSION)
         .text(2, "ronde")
         .text(3, env!("CARGO_PKG_VERSION"));
     let manifest = saved.manifest();
-    let opset = Message::default().text(1, "").number(2, ONNX_OPSET);
+    let opset = ProtoMessage::default().text(1, "").number(2, ONNX_OPSET);
     let own = [("run", &manifest.run), ("blake3", &manifest.blake3)];
     let own = own.map(|(key, value)| (key, value.clone()));
-    let mut tail = Message::default().message(8, &opset);
+    let mut tail = ProtoMessage::default().message(8, &opset);
     for (key, value) in own.into_iter().chain(graph_properties(manifest)) {
-        let property = Message::default().text(1, key).text(2, &value);
+        let property = ProtoMessage::default().text(1, key).text(2, &value);
         tail = tail.message(14, &property);
     }
     let graph = graph.message(&manifest.run);
@@ -60,9 +60,9 @@ pub fn write_onnx(saved: &SavedModel, to: &mut dyn Write) -> Result<(), ModelErr
         });
     }
     let written = to
-        .write_all(head.bytes())
+        .write_all(head.as_bytes())
         .and_then(|()| graph.write(7, to))
-        .and_then(|()| to.write_all(tail.bytes()));
+        .and_then(|()| to.write_all(tail.as_bytes()));
     written.map_err(ModelError::Write)
 }
 

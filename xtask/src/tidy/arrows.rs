@@ -12,6 +12,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-core", &[]),
     ("ronde-testing", &[]),
     ("ronde-clock", &[]),
+    (
+        "ronde-wire",
+        &["ronde-core", "ronde-clock", "ronde-identity"],
+    ),
     ("ronde-schedule", &["ronde-core"]),
     ("ronde-identity", &["ronde-core"]),
     ("ronde-store", &["ronde-core", "ronde-clock"]),
@@ -28,6 +32,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-schedule",
             "ronde-identity",
             "ronde-peer-memory",
+            "ronde-wire",
         ],
     ),
     ("ronde-protocol", &["ronde-core"]),
@@ -79,6 +84,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-protocol",
             "ronde-identity",
             "ronde-store",
+            "ronde-wire",
         ],
     ),
     (
@@ -108,6 +114,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-identity",
             "ronde-engine",
             "ronde-peer-memory",
+            "ronde-wire",
         ],
     ),
     (

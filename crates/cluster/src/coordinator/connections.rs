@@ -202,13 +202,7 @@ impl AcceptHandler for ConnectionHandler {
             }
             None => Err("unexpected second line".to_owned()),
         };
-        let end = pump(
-            &mut greeted.tls,
-            &greeted.stream,
-            &outbox,
-            rest,
-            &mut deliver,
-        );
+        let end = pump(&mut greeted.stream, &outbox, rest, &mut deliver);
         if let Some(number) = number {
             let cause = match end {
                 ConnectionEnd::Local => "closed by the coordinator".to_owned(),

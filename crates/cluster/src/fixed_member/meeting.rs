@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use ronde_core::Rank;
 use ronde_identity::{Identity, Member};
+use ronde_wire::LineStream;
 use serde::{Deserialize, Serialize};
 
 use super::FixedRank;
-use super::stream::MeetingStream;
+use super::stream::{check_peer, from_member, problem};
 use crate::long_wait::LongWait;
 use crate::wire::{HELLO_BYTES_MAX, SUPERVISOR_BYTES_MAX};
 
@@ -93,11 +94,7 @@ impl Meeting<'_> {
             };
             stream.set_nonblocking(false).map_err(text)?;
             let limit = self.deadline.min(ronde_clock::now() + HELLO_MAX);
-            let stream = match self.identity {
-                None => Ok(MeetingStream::plain(stream)),
-                Some(identity) => MeetingStream::from_member(stream, identity, limit),
-            };
-            let Ok(mut stream) = stream else {
+            let Ok(mut stream) = from_member(stream, self.identity, limit) else {
                 continue;
             };
             let Ok(hello) = stream.next::<MemberHello>(HELLO_BYTES_MAX, limit, &mut || ()) else {
@@ -106,7 +103,7 @@ impl Meeting<'_> {
             let admitted = self.admit(&hello, |rank| members.contains_key(&rank));
             let admitted = admitted.and_then(|rank| {
                 let checked = self.identity.map_or(Ok(()), |identity| {
-                    stream.check_peer(identity, &Member::Rank(rank))
+                    check_peer(&stream, identity, &Member::Rank(rank))
                 });
                 checked.map(|()| rank)
             });
@@ -127,7 +124,8 @@ impl Meeting<'_> {
             .values_mut()
             .filter_map(|(_, stream)| stream.as_mut())
         {
-            stream.send(&reply, limit)?;
+            let sent = stream.send(&reply, limit);
+            sent.map_err(|error| problem(&error))?;
         }
         Ok(peers)
     }
@@ -171,7 +169,7 @@ impl Meeting<'_> {
     }
 
     /// Tells the members that came in vain, and returns the reason.
-    fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<MeetingStream>)>) -> String {
+    fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<LineStream>)>) -> String {
         let reason = format!("not ready in time: {}", self.missing(&members));
         let limit = ronde_clock::now() + HELLO_MAX;
         for mut stream in members.into_values().filter_map(|(_, stream)| stream) {
@@ -185,13 +183,14 @@ impl Meeting<'_> {
     /// Says hello to rank 0 and waits for the addresses of all members and the task.
     pub(super) fn attend(
         &self,
-        stream: &mut MeetingStream,
+        stream: &mut LineStream,
         hello: &MemberHello,
         notify: &mut dyn FnMut(String),
     ) -> Result<(Vec<SocketAddr>, String), String> {
         // Rank 0 reports the missing ranks when the time is up for it, which may be later.
         let limit = self.deadline + HELLO_MAX;
-        stream.send(hello, limit)?;
+        let sent = stream.send(hello, limit);
+        sent.map_err(|error| problem(&error))?;
         let mut wait = LongWait::begin("the other ranks".to_owned(), self.deadline, notify);
         let mut waiting = || wait.continues("rank 0 has not met all of them");
         match stream.next(SUPERVISOR_BYTES_MAX, limit, &mut waiting) {
@@ -206,7 +205,7 @@ impl Meeting<'_> {
                 self.mine.world_size
             )),
             Ok(MeetingReply::Refused { reason }) => Err(format!("rank 0 refused: {reason}")),
-            Err(error) => Err(format!("no answer from rank 0: {error}")),
+            Err(error) => Err(format!("no answer from rank 0: {}", problem(&error))),
         }
     }
 }

@@ -148,7 +148,7 @@ impl DialerShared {
             .and_then(|config| Ok((config, self.identity.name_of(&Member::Coordinator)?)))
             .map_err(DialError::from)
             .and_then(|(config, name)| connect(address, config, name, CONNECT_MAX));
-        let (mut tls, stream) = match connected {
+        let mut stream = match connected {
             Ok(connected) => connected,
             Err(DialError::Absent(why)) => {
                 return DialerEvent::Failed {
@@ -160,7 +160,8 @@ impl DialerShared {
                 return failed(format!("{address}: {why}"));
             }
         };
-        let prepared = Outbox::new().and_then(|outbox| Ok((outbox, stream.local_addr()?.ip())));
+        let prepared =
+            Outbox::new().and_then(|outbox| Ok((outbox, stream.socket().local_addr()?.ip())));
         let (outbox, here) = match prepared {
             Ok((outbox, here)) => (Arc::new(outbox), here),
             Err(error) => return failed(format!("{address}: {error}")),
@@ -177,7 +178,7 @@ impl DialerShared {
                 .send(DialerEvent::Message(Box::new(said)))
                 .map_err(|_| "this agent has ended".to_owned())
         };
-        match pump(&mut tls, &stream, &outbox, Vec::new(), &mut deliver) {
+        match pump(&mut stream, &outbox, Vec::new(), &mut deliver) {
             ConnectionEnd::Local => {
                 DialerEvent::Disconnected(format!("{address} stopped answering"))
             }

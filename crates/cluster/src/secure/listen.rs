@@ -1,7 +1,6 @@
 //! [`TlsListener`]: accepts connections to a coordinator up to their first line.
 
 use std::collections::BTreeMap;
-use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,11 +8,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ronde_identity::rustls::pki_types::CertificateDer;
-use ronde_identity::rustls::server::Acceptor as TlsAcceptor;
-use ronde_identity::rustls::{Connection, ServerConfig};
-use ronde_identity::{Identity, IdentityError, explain};
+use ronde_identity::{Identity, IdentityError};
+use ronde_wire::{ChooseConfig, LineStream, TlsStream, WireError, WireStream};
 
-use super::{JOINING, MEMBERS, STRANGER_BYTES_MAX};
+use super::{JOINING, LINE_BYTES_MAX, MEMBERS, STRANGER_BYTES_MAX};
 
 /// The limits of a listener.
 #[derive(Debug, Clone, Copy)]
@@ -52,8 +50,7 @@ pub(crate) struct AcceptedConnection {
     pub(crate) line: Vec<u8>,
     /// Bytes received after the line.
     pub(crate) rest: Vec<u8>,
-    pub(crate) tls: Connection,
-    pub(crate) stream: TcpStream,
+    pub(crate) stream: Box<TlsStream>,
 }
 
 /// The handler of accepted connections; runs on a thread of the connection.
@@ -71,11 +68,6 @@ pub(crate) struct TlsListener {
     accepting: Option<JoinHandle<()>>,
 }
 
-struct TlsConfigs {
-    joining: Arc<ServerConfig>,
-    members: Arc<ServerConfig>,
-}
-
 impl TlsListener {
     /// Listens with the coordinator's certificate.
     pub(crate) fn start(
@@ -85,14 +77,11 @@ impl TlsListener {
         limits: ListenLimits,
     ) -> Result<Self, std::io::Error> {
         let failed = |error: IdentityError| std::io::Error::other(error);
-        let configs = TlsConfigs {
-            joining: identity.joining_server_config(JOINING).map_err(failed)?,
-            members: identity.server_config(MEMBERS).map_err(failed)?,
-        };
+        let choose = configurations(identity).map_err(failed)?;
         let address = socket.local_addr()?;
         let closing = Arc::new(AtomicBool::new(false));
         let acceptor = Arc::new(ConnectionAcceptor {
-            configs,
+            choose,
             handler,
             limits,
             closing: Arc::clone(&closing),
@@ -129,7 +118,7 @@ impl Drop for TlsListener {
 
 /// What the threads of a listener share.
 struct ConnectionAcceptor {
-    configs: TlsConfigs,
+    choose: ChooseConfig,
     handler: Arc<dyn AcceptHandler>,
     limits: ListenLimits,
     closing: Arc<AtomicBool>,
@@ -194,7 +183,7 @@ impl ConnectionAcceptor {
 
     fn serve(&self, number: u64, stream: TcpStream, from: SocketAddr) {
         let deadline = ronde_clock::now() + self.limits.handshake;
-        let received = receive(stream, from, &self.configs, deadline);
+        let received = receive(stream, from, &self.choose, deadline);
         let is_closed = self.pending().remove(&number).is_none();
         match received {
             Ok(accepted) => self.handler.greet(accepted),
@@ -208,134 +197,64 @@ impl ConnectionAcceptor {
     }
 }
 
-/// Performs the handshake and reads the first line. `Err(None)`: the client closed the connection
-/// without a request.
+/// Performs the handshake and reads the first line. `Err(None)`: the client closed the connection without a request; it rejected
+/// this side's certificate, or only checked whether the port is open.
 fn receive(
-    stream: TcpStream,
+    socket: TcpStream,
     from: SocketAddr,
-    configs: &TlsConfigs,
+    choose: &ChooseConfig,
     deadline: Instant,
 ) -> Result<AcceptedConnection, Option<String>> {
-    let lost = |error: std::io::Error| Some(error.to_string());
-    stream.set_nodelay(true).map_err(lost)?;
-    let mut tls = shake_hands(&stream, configs, deadline)?;
-    let (mut held, mut open) = (Vec::new(), true);
-    let end = loop {
-        // The handshake may have included the line.
-        let mut piece = [0; 4096];
-        while let Ok(read @ 1..) = tls.reader().read(&mut piece) {
-            held.extend_from_slice(&piece[..read]);
-        }
-        if let Some(end) = held.iter().position(|byte| *byte == b'\n') {
-            break end;
-        }
-        if held.len() > STRANGER_BYTES_MAX && tls.alpn_protocol() == Some(JOINING) {
-            return Err(Some("its first line is too long".to_owned()));
-        }
-        if !open {
-            // The client rejected this side's certificate, or only checked whether the port is
-            // open.
-            return Err(None);
-        }
-        open = step(&mut tls, &stream, deadline)?;
+    let refused = |error: WireError| match error {
+        WireError::Closed => None,
+        WireError::Late => Some("no complete request within the time limit".to_owned()),
+        WireError::TooLong { .. } => Some("its first line is too long".to_owned()),
+        error => Some(error.to_string()),
     };
-    let rest = held.split_off(end + 1);
-    held.truncate(end);
-    let certificate = tls.peer_certificates().and_then(|all| all.first());
-    let way = match certificate {
-        Some(certificate) => Authentication::Certificate(certificate.clone().into_owned()),
+    let lost = |error: std::io::Error| refused(error.into());
+    socket.set_nodelay(true).map_err(lost)?;
+    let stream = TlsStream::accept_by(socket, Arc::clone(choose), deadline).map_err(lost)?;
+    let limit = match stream.tls().session().protocol() {
+        Some(JOINING) => STRANGER_BYTES_MAX,
+        _ => LINE_BYTES_MAX,
+    };
+    let way = match stream.certificate() {
+        Some(certificate) => Authentication::Certificate(certificate.clone()),
         None => Authentication::JoinToken,
+    };
+    let mut lines = LineStream::new(WireStream::Tls(Box::new(stream)));
+    let line = lines.next_line(limit, deadline, &mut || {});
+    let line = line.map_err(refused)?;
+    let (WireStream::Tls(stream), rest) = lines.into_parts() else {
+        return Err(None);
     };
     Ok(AcceptedConnection {
         from,
         way,
-        line: held,
+        line,
         rest,
-        tls,
         stream,
     })
 }
 
-fn shake_hands(
-    stream: &TcpStream,
-    configs: &TlsConfigs,
-    deadline: Instant,
-) -> Result<Connection, Option<String>> {
-    let mut acceptor = TlsAcceptor::default();
-    let accepted = loop {
-        limit(stream, deadline)?;
-        match acceptor.read_tls(&mut &*stream) {
-            Ok(0) => return Err(None),
-            Ok(_) => {}
-            Err(error) => return Err(Some(error.to_string())),
-        }
-        match acceptor.accept() {
-            Ok(Some(accepted)) => break accepted,
-            Ok(None) => {}
-            Err((error, mut alert)) => {
-                let _ = alert.write_all(&mut &*stream);
-                return Err(Some(explain(&error)));
-            }
-        }
-    };
-    let joins = accepted
-        .client_hello()
-        .alpn()
-        .is_some_and(|mut asked| asked.any(|protocol| protocol == JOINING));
-    let config = if joins {
-        &configs.joining
-    } else {
-        &configs.members
-    };
-    let tls = accepted.into_connection(Arc::clone(config));
-    let mut tls = Connection::from(tls.map_err(|(error, mut alert)| {
-        let _ = alert.write_all(&mut &*stream);
-        Some(explain(&error))
-    })?);
-    while tls.is_handshaking() {
-        if !step(&mut tls, stream, deadline)? {
-            return Err(None);
-        }
-    }
-    Ok(tls)
-}
-
-fn limit(stream: &TcpStream, deadline: Instant) -> Result<(), Option<String>> {
-    let left = deadline.saturating_duration_since(ronde_clock::now());
-    if left.is_zero() {
-        return Err(Some("no complete request within the time limit".to_owned()));
-    }
-    let set = stream
-        .set_read_timeout(Some(left))
-        .and_then(|()| stream.set_write_timeout(Some(left)));
-    set.map_err(|error| Some(error.to_string()))
-}
-
-/// Sends pending data and reads once; returns false at the end of the stream.
-fn step(
-    tls: &mut Connection,
-    mut stream: &TcpStream,
-    deadline: Instant,
-) -> Result<bool, Option<String>> {
-    limit(stream, deadline)?;
-    let lost = |error: std::io::Error| Some(error.to_string());
-    while tls.wants_write() {
-        tls.write_tls(&mut stream).map_err(lost)?;
-    }
-    let read = tls.read_tls(&mut stream).map_err(lost)?;
-    if let Err(error) = tls.process_new_packets() {
-        // The alert contains the reason.
-        let _ = tls.write_tls(&mut stream);
-        return Err(Some(explain(&error)));
-    }
-    while tls.wants_write() {
-        tls.write_tls(&mut stream).map_err(lost)?;
-    }
-    Ok(read > 0)
+/// Returns the choice between the configurations for clients with a join token and with a certificate.
+fn configurations(identity: &Identity) -> Result<ChooseConfig, IdentityError> {
+    let joining = identity.joining_server_config(JOINING)?;
+    let members = identity.server_config(MEMBERS)?;
+    Ok(Arc::new(move |hello| {
+        let joins = hello
+            .alpn()
+            .is_some_and(|mut offered| offered.any(|protocol| protocol == JOINING));
+        Arc::clone(match joins {
+            true => &joining,
+            false => &members,
+        })
+    }))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
     use std::net::Ipv4Addr;
     use std::sync::mpsc::{Sender, channel};
 

@@ -1,18 +1,19 @@
 //! [`pump`]: transfers lines over one connection after its handshake.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::io::{ErrorKind, IoSlice, Read, Write};
+use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ronde_identity::explain;
-use ronde_identity::rustls::Connection;
+use ronde_wire::{TlsStream, WireError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 /// Maximum number of queued bytes for a peer; a slower peer is disconnected.
 const WAITING_BYTES_MAX: usize = 64 << 20;
+/// Bytes that are read at once.
+const READ_BYTES: usize = 32 << 10;
 /// Time limit for sending the last messages.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// Polling interval of the socket; nothing depends on it.
@@ -79,11 +80,16 @@ impl Outbox {
         let _ = (&self.wake).write(&[1]);
     }
 
-    fn take(&self) -> (Vec<u8>, bool) {
+    /// Appends the queued messages to `unsent`; returns whether they are the last ones.
+    fn take(&self, unsent: &mut Vec<u8>) -> bool {
         let mut sink = [0; 64];
         while matches!((&self.woken).read(&mut sink), Ok(n) if n > 0) {}
         let mut state = self.lock();
-        (std::mem::take(&mut state.bytes), state.closed)
+        match unsent.is_empty() {
+            true => *unsent = std::mem::take(&mut state.bytes),
+            false => unsent.append(&mut state.bytes),
+        }
+        state.closed
     }
 }
 
@@ -99,49 +105,39 @@ pub(crate) enum ConnectionEnd {
 }
 
 /// Transfers lines in both directions until one side closes. `deliver` receives each line; its
-/// error ends the connection. `held` contains bytes read with the handshake and the first line.
+/// error ends the connection. `held` contains bytes received after the first line.
 pub(crate) fn pump(
-    tls: &mut Connection,
-    stream: &TcpStream,
+    stream: &mut TlsStream,
     outbox: &Outbox,
     mut held: Vec<u8>,
     deliver: &mut dyn FnMut(&[u8]) -> Result<(), String>,
 ) -> ConnectionEnd {
-    if let Err(error) = stream.set_nonblocking(true) {
+    if let Err(error) = stream.socket().set_nonblocking(true) {
         return ConnectionEnd::Peer(error.to_string());
     }
-    tls.set_buffer_limit(None);
-    // Data received with the handshake.
-    if let Err(problem) = read(tls, &mut held) {
-        return ConnectionEnd::Peer(problem);
-    }
+    stream.read_by_record(false);
+    let mut unsent = UnsentBytes::default();
     let end = loop {
+        let received = receive(stream, &mut held);
         if let Err(problem) = cut(&mut held, deliver) {
             break ConnectionEnd::Invalid(problem);
         }
-        let (bytes, closed) = outbox.take();
-        if !bytes.is_empty() && tls.writer().write_all(&bytes).is_err() {
-            break ConnectionEnd::Local;
+        match received {
+            Ok(()) => {}
+            Err(WireError::Closed) => break ConnectionEnd::Peer("closed by the peer".to_owned()),
+            Err(error) => break ConnectionEnd::Peer(error.to_string()),
         }
-        if let Err(error) = flush(tls, stream) {
+        let is_closed = outbox.take(&mut unsent.bytes);
+        if let Err(error) = unsent.send(stream) {
             break ConnectionEnd::Peer(error.to_string());
         }
-        if closed {
+        if is_closed {
             break ConnectionEnd::Local;
         }
-        wait(tls.wants_write(), stream, outbox);
-        match fill(tls, stream, &mut held) {
-            Ok(true) => {}
-            Ok(false) => break ConnectionEnd::Peer("closed by the peer".to_owned()),
-            Err(problem) => break ConnectionEnd::Peer(problem),
-        }
+        wait(stream, outbox);
     };
     outbox.close();
-    // Lines received before the end are still delivered.
-    if matches!(end, ConnectionEnd::Peer(_)) {
-        let _ = cut(&mut held, deliver);
-    }
-    send_remaining(tls, stream);
+    unsent.send_last(stream);
     end
 }
 
@@ -165,59 +161,76 @@ fn cut(
     Ok(())
 }
 
-fn wait(wants_write: bool, stream: &TcpStream, outbox: &Outbox) {
-    let interest = match wants_write {
+/// Waits until the socket is ready, or a message is queued.
+fn wait(stream: &TlsStream, outbox: &Outbox) {
+    let interest = match stream.tls().has_unsent() {
         true => PollFlags::IN | PollFlags::OUT,
         false => PollFlags::IN,
     };
     let mut fds = [
-        PollFd::new(stream, interest),
+        PollFd::new(stream.socket(), interest),
         PollFd::new(&outbox.woken, PollFlags::IN),
     ];
-    // An error is an interrupting signal: the caller checks everything anyway.
-    let _ = poll(&mut fds, Some(&TURN));
-}
-
-fn flush(tls: &mut Connection, mut stream: &TcpStream) -> std::io::Result<()> {
-    while tls.wants_write() {
-        match tls.write_tls(&mut stream) {
-            Ok(_) => {}
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// Reads available data; returns false at the end of the stream.
-fn fill(tls: &mut Connection, mut stream: &TcpStream, held: &mut Vec<u8>) -> Result<bool, String> {
-    let open = match tls.read_tls(&mut stream) {
-        Ok(0) => false,
-        Ok(_) => true,
-        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-            true
-        }
-        Err(error) => return Err(error.to_string()),
+    let limit = match stream.tls().has_more() {
+        true => Timespec::default(),
+        false => TURN,
     };
-    Ok(read(tls, held)? && open)
+    // An error is an interrupting signal: the caller checks everything anyway.
+    let _ = poll(&mut fds, Some(&limit));
 }
 
-/// Takes decrypted data; returns false if the peer will send no more.
-fn read(tls: &mut Connection, held: &mut Vec<u8>) -> Result<bool, String> {
-    let state = tls.process_new_packets().map_err(|error| explain(&error))?;
+/// Reads once.
+fn receive(stream: &mut TlsStream, held: &mut Vec<u8>) -> Result<(), WireError> {
     let start = held.len();
-    held.resize(start + state.plaintext_bytes_to_read(), 0);
-    let read = tls.reader().read_exact(&mut held[start..]);
-    read.map_err(|error| error.to_string())?;
-    Ok(!state.peer_has_closed())
+    held.resize(start + READ_BYTES, 0);
+    let read = stream.read(&mut held[start..]);
+    held.truncate(start + read.as_ref().copied().unwrap_or_default());
+    match read {
+        Ok(0) => Err(WireError::Closed),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+        Err(error) => Err(error.into()),
+    }
 }
 
-fn send_remaining(tls: &mut Connection, stream: &TcpStream) {
-    tls.send_close_notify();
-    let deadline = ronde_clock::now() + FLUSH_MAX;
-    while tls.wants_write() && ronde_clock::now() < deadline && flush(tls, stream).is_ok() {
-        ronde_clock::pause(Duration::from_millis(1));
+/// Bytes that the connection has not taken yet: `bytes[at..]`.
+#[derive(Default)]
+struct UnsentBytes {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl UnsentBytes {
+    /// Sends as much as the socket takes.
+    fn send(&mut self, stream: &mut TlsStream) -> std::io::Result<()> {
+        while self.at < self.bytes.len() {
+            match stream.write(&mut [IoSlice::new(&self.bytes[self.at..])]) {
+                Ok(count) => self.at += count,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        (self.bytes, self.at) = (Vec::new(), 0);
+        match stream.flush() {
+            Err(error) if error.kind() != ErrorKind::WouldBlock => Err(error),
+            _ => Ok(()),
+        }
     }
-    let _ = stream.shutdown(Shutdown::Both);
+
+    /// Sends the rest and the end of the session, and closes the connection.
+    fn send_last(&mut self, stream: &mut TlsStream) {
+        let deadline = ronde_clock::deadline(FLUSH_MAX);
+        loop {
+            let sent = self.send(stream);
+            if self.bytes.is_empty() {
+                stream.finish();
+            }
+            let is_over = self.bytes.is_empty() && !stream.tls().has_unsent();
+            if is_over || sent.is_err() || ronde_clock::left(deadline).is_zero() {
+                break;
+            }
+            ronde_clock::pause(Duration::from_millis(1));
+        }
+        let _ = stream.socket().shutdown(Shutdown::Both);
+    }
 }

@@ -5,8 +5,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use ronde_core::CollectiveError;
+use ronde_wire::WireStream;
 
-use super::{ConnectionOutcome, KeptStream, PeerConnection, failed, unreachable};
+use super::{ConnectionOutcome, KeptStream, failed, unreachable};
 use crate::JoinCancellation;
 use crate::hello::JoinHello;
 use crate::transport::PeerStream;
@@ -38,7 +39,7 @@ pub(super) struct GatheredStreams<'a> {
     mine: &'a JoinHello,
     peers: &'a [SocketAddr],
     /// By group rank and number of the connection.
-    made: Vec<Option<PeerConnection>>,
+    made: Vec<Option<WireStream>>,
     /// By group rank.
     resumed: Vec<Option<PeerStream>>,
     pub(super) refused: Vec<String>,

@@ -13,11 +13,12 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use ronde_core::CollectiveError;
+use ronde_wire::PREFIX_BYTES;
 
 use super::pool::KeptStream;
 use super::{ConnectionOutcome, ended_generation};
 use crate::frame::{FrameHeader, HEADER_BYTES};
-use crate::hello::{JoinHello, PREFIX_BYTES, PROTOCOL_VERSION};
+use crate::hello::{HELLO, JoinHello};
 use crate::transport::{Interest, PeerStream, Transport, Waker};
 
 /// Maximum number of bytes that are read at once to skip them.
@@ -254,12 +255,9 @@ impl Resuming {
         let Some(prefix) = self.unread.first_chunk::<PREFIX_BYTES>() else {
             return Ok(StreamStart::Incomplete(PREFIX_BYTES));
         };
-        if JoinHello::begins(prefix) {
-            let (version, len) = JoinHello::decode_prefix(prefix)?;
-            if version != PROTOCOL_VERSION {
-                return Err("another version".to_owned());
-            }
-            let end = PREFIX_BYTES + len;
+        if HELLO.begins(prefix) {
+            let len = HELLO.body_bytes(prefix);
+            let end = PREFIX_BYTES + len.map_err(|problem| problem.to_string())?;
             let Some(body) = self.unread.get(PREFIX_BYTES..end) else {
                 return Ok(StreamStart::Incomplete(end));
             };

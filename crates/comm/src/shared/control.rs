@@ -213,7 +213,7 @@ impl ControlMemory {
         }
         let (at, mut entry) = (TABLE + id as usize * 16, [0; 16]);
         self.0.span(at..at + 16).read(&mut entry);
-        let number = crate::frame::number;
+        let number = ronde_core::byte_reader::number;
         Some((number(&entry[..8]) as u32, number(&entry[8..]) as usize))
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ronde_core::byte_reader::number;
 use ronde_core::{Buffer, CollectiveError, Collectives, CollectivesExt, DType, Generation};
 use ronde_peer_memory::{LendingMark, LendingOffer};
 
@@ -16,7 +17,6 @@ use super::queue::SharedQueue;
 use super::tree::ReductionTree;
 use super::wait::SpinBudget;
 use crate::TransportChoice;
-use crate::frame::number;
 use crate::host::this_host;
 use crate::stream_executor::Mailbox;
 

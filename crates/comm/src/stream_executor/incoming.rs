@@ -10,7 +10,7 @@ use ronde_core::{CollectiveError, GroupRank};
 use super::peer::{EARLY_BYTES_MAX, FrameTarget, IncomingFrame, Peer, StreamState};
 use super::{EarlyFrame, StreamExecutor};
 use crate::frame::{CallKind, FrameHeader, FrameKind, HEADER_BYTES};
-use crate::hello::JoinHello;
+use crate::hello::HELLO;
 use crate::notice::Notice;
 use crate::program::out_of_memory;
 use crate::running::RunningCollective;
@@ -172,7 +172,7 @@ impl StreamExecutor {
                 let Some(header) = unread.first_chunk::<HEADER_BYTES>() else {
                     return;
                 };
-                if JoinHello::begins(header) {
+                if HELLO.begins(header) {
                     state.presence = StreamState::InNextGeneration;
                     return self.check_presence(peer);
                 }
@@ -215,7 +215,7 @@ impl StreamExecutor {
             let Some(header) = state.unread.bytes().first_chunk::<HEADER_BYTES>() else {
                 return;
             };
-            if JoinHello::begins(header) {
+            if HELLO.begins(header) {
                 state.presence = StreamState::InNextGeneration;
                 return;
             }

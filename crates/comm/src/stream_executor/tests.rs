@@ -10,9 +10,10 @@ use ronde_core::{
     Buffer, CollectiveError, CollectivesExt, DType, Generation, GroupRank, PointToPoint, ReduceOp,
     Tag,
 };
+use ronde_wire::PREFIX_BYTES;
 
 use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
-use crate::hello::{JoinHello, PREFIX_BYTES};
+use crate::hello::{HELLO, JoinHello};
 use crate::notice::Notice;
 use crate::transport::in_process::{self, InProcess};
 use crate::transport::{Interest, Transport};
@@ -181,7 +182,7 @@ proptest! {
         let _ = JoinHello::decode(&bytes);
         let _ = Notice::decode(&bytes);
         if let Some(prefix) = bytes.first_chunk::<PREFIX_BYTES>() {
-            prop_assert!(JoinHello::decode_prefix(prefix).is_err());
+            prop_assert!(HELLO.body_bytes(prefix).is_err());
         }
         if let Some(head) = bytes.first_chunk::<HEADER_BYTES>() {
             let mut head = *head;

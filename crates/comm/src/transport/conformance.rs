@@ -8,10 +8,11 @@ use std::time::{Duration, SystemTime};
 
 use ronde_core::Rank;
 use ronde_identity::{Authority, Member, Validity};
+use ronde_wire::TlsStream;
 
 use super::striped::Striped;
 use super::tcp::{self, Tcp};
-use super::tls::{Tls, TlsStream};
+use super::tls::Tls;
 use super::{Interest, Transport, in_process};
 
 type Pair = [Box<dyn Transport>; 2];
@@ -62,8 +63,8 @@ fn tls_ends() -> [TlsStream; 2] {
 }
 
 fn tls_pair_of([dialled, accepted]: [TlsStream; 2]) -> Pair {
-    dialled.set_up().unwrap();
-    accepted.set_up().unwrap();
+    tcp::set_up(dialled.socket()).unwrap();
+    tcp::set_up(accepted.socket()).unwrap();
     [
         Box::new(Tls::new(vec![None, Some(dialled)]).unwrap()),
         Box::new(Tls::new(vec![Some(accepted), None]).unwrap()),

@@ -2,14 +2,16 @@
 
 use std::io;
 
+use ronde_wire::WireStream;
+
 use super::striped::Stripes;
-use crate::connect::PeerConnection;
+use super::tcp;
 
 /// The stream to one peer that was taken out of a transport, which a later transport can continue.
 #[derive(Debug)]
 pub struct PeerStream {
     /// Its connections by their numbers.
-    pub(crate) connections: Vec<PeerConnection>,
+    pub(crate) connections: Vec<WireStream>,
     /// The state of a stream over several connections; `None` for a new stream.
     pub(crate) stripes: Option<Stripes>,
     /// Its sockets are set up for a transport.
@@ -18,7 +20,7 @@ pub struct PeerStream {
 
 impl PeerStream {
     /// Returns a stream over connections that have carried nothing but the hellos.
-    pub(crate) fn new(connections: Vec<PeerConnection>) -> Self {
+    pub(crate) fn new(connections: Vec<WireStream>) -> Self {
         Self {
             connections,
             stripes: None,
@@ -27,7 +29,7 @@ impl PeerStream {
     }
 
     /// Returns a stream that was taken out of a transport.
-    pub(super) fn released(connection: PeerConnection) -> Self {
+    pub(super) fn released(connection: WireStream) -> Self {
         Self {
             is_set_up: true,
             ..Self::new(vec![connection])
@@ -39,7 +41,7 @@ impl PeerStream {
         if !self.is_set_up {
             self.connections
                 .iter()
-                .try_for_each(PeerConnection::set_up)?;
+                .try_for_each(|stream| tcp::set_up(stream.socket()))?;
             self.is_set_up = true;
         }
         Ok(())
@@ -48,6 +50,6 @@ impl PeerStream {
     /// Returns whether the peer is on this host, according to the first connection.
     pub(crate) fn is_within_host(&self) -> bool {
         let first = self.connections.first();
-        first.is_some_and(PeerConnection::has_one_address)
+        first.is_some_and(WireStream::has_one_address)
     }
 }

@@ -10,8 +10,9 @@ use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ronde_core::byte_reader::number;
+
 use super::{Interest, PeerStream, Transport, Waker};
-use crate::frame::number;
 
 /// Maximum size of a stripe, in bytes.
 pub(super) const STRIPE_BYTES: usize = 256 << 10;

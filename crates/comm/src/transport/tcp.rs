@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ronde_wire::{WireStream, retry_interrupted};
+
 use super::poller::Poller;
 use super::unanswered::unanswered;
 use super::{Interest, PeerStream, Transport, Waker};
-use crate::connect::PeerConnection;
 
 /// How long sent bytes may stay unacknowledged before the system closes the connection.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(120);
@@ -60,25 +61,15 @@ pub(crate) fn set_up(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED_MAX))
 }
 
-/// Repeats a call that a signal has interrupted.
-pub(super) fn again<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-    loop {
-        match call() {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            outcome => return outcome,
-        }
-    }
-}
-
 impl Transport for Tcp {
     fn read(&mut self, peer: usize, into: &mut [u8]) -> io::Result<usize> {
         let stream = self.stream(peer)?;
-        again(|| stream.read(into))
+        retry_interrupted(|| stream.read(into))
     }
 
     fn write(&mut self, peer: usize, head: &[u8], body: &[u8]) -> io::Result<usize> {
         let stream = self.stream(peer)?;
-        again(|| stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]))
+        retry_interrupted(|| stream.write_vectored(&[IoSlice::new(head), IoSlice::new(body)]))
     }
 
     fn wait(&mut self, interest: &mut [Interest], limit: Option<Duration>) -> io::Result<()> {
@@ -114,6 +105,6 @@ impl Transport for Tcp {
     fn release(&mut self, peer: usize) -> Option<PeerStream> {
         let stream = self.streams[peer].take()?;
         self.poller.forget(peer, stream.as_fd()).ok()?;
-        Some(PeerStream::released(PeerConnection::Plain(stream)))
+        Some(PeerStream::released(WireStream::Plain(stream)))
     }
 }

@@ -6,6 +6,8 @@
 
 use ronde_core::Step;
 
+use super::VoteProblem;
+
 /// A member's report of its state before catching up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateReport {
@@ -34,9 +36,9 @@ impl StateReport {
     ///
     /// # Errors
     /// The number of bytes does not fit.
-    pub fn decode_all(bytes: &[u8], ranks: usize) -> Result<Vec<Self>, String> {
+    pub fn decode_all(bytes: &[u8], ranks: usize) -> Result<Vec<Self>, VoteProblem> {
         if bytes.len() != REPORT_BYTES * ranks {
-            return Err(format!("{} bytes of state reports", bytes.len()));
+            return Err(VoteProblem::StateReports(bytes.len()));
         }
         let each = bytes.chunks_exact(REPORT_BYTES).map(|bytes| {
             let (next, flags) = bytes.split_at(8);

@@ -1,5 +1,6 @@
 //! [`TransactionError`]: the reason why a step could not begin or commit.
 
+use ronde_core::byte_reader::ByteProblem;
 use ronde_core::{CollectiveError, GroupRank, Recovery, Shard, Step};
 
 /// The reason why a step could not begin or commit.
@@ -71,8 +72,37 @@ pub enum TransactionError {
         /// The sender.
         rank: usize,
         /// The problem.
-        problem: String,
+        problem: VoteProblem,
     },
+}
+
+/// What is wrong with the bytes that another rank sent for a vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VoteProblem {
+    /// They are too few or too many.
+    #[error(transparent)]
+    Bytes(#[from] ByteProblem),
+    /// They have another version.
+    #[error("version {theirs}, expected {expected}")]
+    Version {
+        /// The version of the sender.
+        theirs: u32,
+        /// The version of this rank.
+        expected: u32,
+    },
+    /// The flag before the hash of the weights is neither 0 nor 1.
+    #[error("invalid digest flag {0}")]
+    DigestFlag(u64),
+    /// The requests have bits without a meaning.
+    #[error("invalid requests {0:#x}")]
+    Requests(u64),
+    /// The ledger that a member copies has another form.
+    #[error("the ledger belongs to another data set")]
+    Ledger,
+    /// The reports of the members' states have another size.
+    #[error("{0} bytes of state reports")]
+    StateReports(usize),
 }
 
 fn hashes(digests: &[u64]) -> String {

@@ -1,11 +1,13 @@
 //! How a [`Transaction`] continues in the next generation, or from a cursor.
 
+use ronde_core::byte_reader::{ByteProblem, ByteReader};
 use ronde_core::{Generation, Step};
 
 use crate::transaction::LastVote;
-use crate::transaction::bytes::ByteReader;
 use crate::transaction::catch_up::{CatchUp, CatchUpPlan, StateReport};
-use crate::transaction::{CommittedStep, Transaction, TransactionError, VoteRequests, vote};
+use crate::transaction::{
+    CommittedStep, Transaction, TransactionError, VoteProblem, VoteRequests, vote,
+};
 
 impl Transaction {
     /// Returns this rank's report of its state, for all members of a new group. `holds_gradient`: whether the caller kept
@@ -89,10 +91,10 @@ impl Transaction {
         self.settle(&open, position.last)
     }
 
-    fn restore(&mut self, snapshot: &[u8]) -> Result<(), String> {
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), VoteProblem> {
         let position = read(snapshot)?;
         if !self.ledger.take_over(&position.ledger) {
-            return Err("the ledger belongs to another data set".to_owned());
+            return Err(VoteProblem::Ledger);
         }
         (self.next, self.samples) = (position.next, position.samples);
         (self.updates, self.last) = (position.updates, position.last);
@@ -123,7 +125,7 @@ impl Transaction {
     }
 }
 
-fn broken(problem: String) -> TransactionError {
+fn broken(problem: VoteProblem) -> TransactionError {
     TransactionError::BrokenVote { rank: 0, problem }
 }
 
@@ -136,15 +138,15 @@ struct LogSnapshot {
     ledger: Vec<u64>,
 }
 
-fn read(bytes: &[u8]) -> Result<LogSnapshot, String> {
-    let mut reader = ByteReader(bytes);
+fn read(bytes: &[u8]) -> Result<LogSnapshot, VoteProblem> {
+    let mut reader = ByteReader::new(bytes);
     let (next, samples, updates) = (Step(reader.u64()?), reader.u64()?, reader.u64()?);
     let (generation, ranks) = (Generation(reader.u64()?), reader.u64()?);
     let (votes, words) = (reader.u64()? as usize, reader.u64()?);
     let votes = reader.bytes(votes)?.to_vec();
     let ledger = (0..words)
         .map(|_| reader.u64())
-        .collect::<Result<Vec<u64>, String>>()?;
+        .collect::<Result<Vec<u64>, ByteProblem>>()?;
     reader.end()?;
     let decoded = vote::decode_all(&votes, ranks as usize).map_err(|(_, problem)| problem)?;
     let last = LastVote {

@@ -1,5 +1,7 @@
 //! [`VoteRequests`]: requests that travel with votes.
 
+use super::VoteProblem;
+
 /// Requests of a rank to all ranks, carried by its vote on a step and fulfilled after that step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct VoteRequests {
@@ -32,11 +34,11 @@ impl VoteRequests {
         bits.fold(0, |bits, (at, flag)| bits | u64::from(*flag) << at)
     }
 
-    pub(super) fn from_bits(bits: u64) -> Result<Self, String> {
+    pub(super) fn from_bits(bits: u64) -> Result<Self, VoteProblem> {
         let [save, stop, heals, evaluate, complete, leaves] =
             [1, 2, 4, 8, 16, 32].map(|bit| bits & bit == bit);
         if bits > 63 {
-            return Err(format!("invalid requests {bits:#x}"));
+            return Err(VoteProblem::Requests(bits));
         }
         Ok(Self {
             save,

@@ -4,10 +4,11 @@
 //! has-digest, digest, newest generation, requests (u64 each), busy_s (f64), reports (shard u32, samples u64, targets u64, skipped
 //! u64, loss_sum f64), ids (u64 each), the sums, the note.
 
+use ronde_core::byte_reader::{ByteProblem, ByteReader};
 use ronde_core::{Generation, Shard, Step};
 
 use crate::transaction::ShardReport;
-use crate::transaction::bytes::ByteReader;
+use crate::transaction::VoteProblem;
 use crate::transaction::requests::VoteRequests;
 
 const VERSION: u32 = 10;
@@ -71,10 +72,13 @@ impl Vote {
         bytes
     }
 
-    fn decode(reader: &mut ByteReader<'_>) -> Result<Self, String> {
+    fn decode(reader: &mut ByteReader<'_>) -> Result<Self, VoteProblem> {
         let version = reader.u32()?;
         if version != VERSION {
-            return Err(format!("version {version}, expected {VERSION}"));
+            return Err(VoteProblem::Version {
+                theirs: version,
+                expected: VERSION,
+            });
         }
         let (reports, ids) = (reader.u32()?, reader.u32()?);
         let (sums, note) = (reader.u32()?, reader.u32()?);
@@ -83,7 +87,7 @@ impl Vote {
         let digest = match (reader.u64()?, reader.u64()?) {
             (0, 0) => None,
             (1, digest) => Some(digest),
-            (flag, _) => return Err(format!("invalid digest flag {flag}")),
+            (flag, _) => return Err(VoteProblem::DigestFlag(flag)),
         };
         let newest = Generation(reader.u64()?);
         let requests = VoteRequests::from_bits(reader.u64()?)?;
@@ -99,10 +103,10 @@ impl Vote {
                     loss_sum: f64::from_bits(reader.u64()?),
                 })
             })
-            .collect::<Result<_, String>>()?;
+            .collect::<Result<_, ByteProblem>>()?;
         let sample_ids = (0..ids)
             .map(|_| reader.u64())
-            .collect::<Result<_, String>>()?;
+            .collect::<Result<_, ByteProblem>>()?;
         let sums = reader.bytes(sums as usize)?.to_vec();
         let note = reader.bytes(note as usize)?.to_vec();
         Ok(Self {
@@ -121,14 +125,14 @@ impl Vote {
 }
 
 /// Decodes the concatenated votes of all ranks. An error has the rank of the invalid vote and the problem.
-pub(super) fn decode_all(bytes: &[u8], ranks: usize) -> Result<Vec<Vote>, (usize, String)> {
-    let mut reader = ByteReader(bytes);
+pub(super) fn decode_all(bytes: &[u8], ranks: usize) -> Result<Vec<Vote>, (usize, VoteProblem)> {
+    let mut reader = ByteReader::new(bytes);
     let votes = (0..ranks)
         .map(|rank| Vote::decode(&mut reader).map_err(|problem| (rank, problem)))
         .collect::<Result<Vec<_>, _>>()?;
     reader
         .end()
-        .map_err(|problem| (ranks.saturating_sub(1), problem))?;
+        .map_err(|problem| (ranks.saturating_sub(1), problem.into()))?;
     Ok(votes)
 }
 
@@ -182,7 +186,10 @@ mod tests {
         let bytes = [vote().encode(), other.encode()].concat();
         assert_eq!(decode_all(&bytes, 2).unwrap(), [vote(), other]);
         assert_eq!(decode_all(&bytes[..bytes.len() - 1], 2).unwrap_err().0, 1);
-        assert!(decode_all(&bytes, 1).unwrap_err().1.contains("too many"));
+        assert!(matches!(
+            decode_all(&bytes, 1),
+            Err((0, VoteProblem::Bytes(ByteProblem::TooMany(_))))
+        ));
     }
 
     proptest! {

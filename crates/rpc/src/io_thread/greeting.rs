@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use ronde_identity::rustls::{ClientConnection, Connection as TlsConnection, ServerConnection};
 use ronde_peer_memory::{LendingOffer, PeerMemory};
+use ronde_wire::TlsSession;
 
 use super::{
     ConnectionPhase, ConnectionSide, PolledConnection, PollingThread, REFUSAL, RpcConnectionEnd,
@@ -17,7 +17,7 @@ use crate::callee::CalleeSession;
 use crate::connection::RpcConnection;
 use crate::frame::FrameBody;
 use crate::frame_reader::FrameReader;
-use crate::hello::{self, CalleeHello, CallerHello};
+use crate::hello::{self, CalleeHello, CallerHello, HELLO};
 use crate::lease::ProcessName;
 use crate::node::{NodeShared, SessionState};
 use crate::peers::RpcPeer;
@@ -120,8 +120,8 @@ fn dial(shared: &NodeShared, peer: &RpcPeer) -> Result<RpcStream, String> {
             Some(member),
         ) => {
             let name = identity.name_of(member).map_err(|e| e.to_string())?;
-            let tls = ClientConnection::new(Arc::clone(client), name);
-            Some(TlsConnection::from(tls.map_err(|e| e.to_string())?))
+            let tls = TlsSession::client(Arc::clone(client), name);
+            Some(tls.map_err(|e| e.to_string())?)
         }
     };
     let at = peer.address;
@@ -132,8 +132,8 @@ fn accepted_stream(shared: &NodeShared, socket: TcpStream) -> Result<RpcStream, 
     let tls = match &shared.keys {
         RpcKeys::Token(_) => None,
         RpcKeys::Tls { server, .. } => {
-            let tls = ServerConnection::new(Arc::clone(server));
-            Some(TlsConnection::from(tls.map_err(|e| e.to_string())?))
+            let tls = TlsSession::server(Arc::clone(server));
+            Some(tls.map_err(|e| e.to_string())?)
         }
     };
     RpcStream::accepted(socket, tls).map_err(|error| error.to_string())
@@ -187,24 +187,25 @@ impl PolledConnection {
             return Ok(());
         };
         loop {
-            let missing = hello::missing(bytes).map_err(RpcConnectionEnd::Lost)?;
+            let missing = HELLO.missing(bytes);
+            let missing = missing.map_err(|problem| RpcConnectionEnd::Lost(problem.to_string()))?;
             if missing == 0 {
                 break;
             }
             let mut piece = vec![0; missing];
             match self.connection.stream.read(&mut piece) {
-                Ok(0) => {
-                    let cause = "it closed the connection before it authenticated";
-                    return Err(RpcConnectionEnd::Lost(cause.to_owned()));
-                }
-                Ok(count) => bytes.extend_from_slice(&piece[..count]),
+                Ok(count @ 1..) => bytes.extend_from_slice(&piece[..count]),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     self.has_more = false;
                     // Answers of the TLS handshake.
                     self.connection.write();
                     return Ok(());
                 }
-                Err(error) => return Err(error.into()),
+                Err(error) if error.kind() != ErrorKind::UnexpectedEof => return Err(error.into()),
+                _ => {
+                    let cause = "it closed the connection before it authenticated";
+                    return Err(RpcConnectionEnd::Lost(cause.to_owned()));
+                }
             }
         }
         let bytes = std::mem::take(bytes);

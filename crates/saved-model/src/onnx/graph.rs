@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use super::protobuf::{LongMessage, Message};
+use ronde_core::protobuf::ProtoMessage;
+
+use super::protobuf::LongMessage;
 
 /// The type of an element in ONNX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,8 +24,8 @@ pub(super) enum Attribute {
 }
 
 impl Attribute {
-    fn message(&self) -> Message {
-        let named = |name| Message::default().text(1, name);
+    fn message(&self) -> ProtoMessage {
+        let named = |name| ProtoMessage::default().text(1, name);
         match self {
             Self::Float(name, value) => named(name).float(2, *value).number(20, 1),
             Self::Int(name, value) => named(name).number(3, *value as u64).number(20, 2),
@@ -49,8 +51,8 @@ pub(super) struct OnnxNode {
 }
 
 impl OnnxNode {
-    fn message(&self) -> Message {
-        let mut message = Message::default();
+    fn message(&self) -> ProtoMessage {
+        let mut message = ProtoMessage::default();
         for input in &self.inputs {
             message = message.text(1, input);
         }
@@ -90,17 +92,19 @@ pub(super) struct GraphEnd {
 }
 
 impl GraphEnd {
-    fn message(&self) -> Message {
-        let batch = Message::default().text(2, "batch");
-        let mut shape = Message::default().message(1, &batch);
+    fn message(&self) -> ProtoMessage {
+        let batch = ProtoMessage::default().text(2, "batch");
+        let mut shape = ProtoMessage::default().message(1, &batch);
         for length in &self.sample {
-            shape = shape.message(1, &Message::default().number(1, *length as u64));
+            shape = shape.message(1, &ProtoMessage::default().number(1, *length as u64));
         }
-        let tensor = Message::default()
+        let tensor = ProtoMessage::default()
             .number(1, self.element as u64)
             .message(2, &shape);
-        let of_type = Message::default().message(1, &tensor);
-        Message::default().text(1, self.name).message(2, &of_type)
+        let of_type = ProtoMessage::default().message(1, &tensor);
+        ProtoMessage::default()
+            .text(1, self.name)
+            .message(2, &of_type)
     }
 }
 
@@ -149,15 +153,15 @@ impl<'a> OnnxGraph<'a> {
     pub(super) fn message(&self, name: &str) -> LongMessage<'_> {
         let mut message = LongMessage::default();
         for node in &self.nodes {
-            message.push(Message::default().message(1, &node.message()));
+            message.push(ProtoMessage::default().message(1, &node.message()));
         }
-        message.push(Message::default().text(2, name));
+        message.push(ProtoMessage::default().text(2, name));
         for constant in &self.constants {
             let element = match constant.values {
                 ConstantValues::Floats(_) => ElementType::F32,
                 ConstantValues::Ints(_) => ElementType::I64,
             };
-            let mut start = Message::default();
+            let mut start = ProtoMessage::default();
             for length in &constant.dims {
                 start = start.number(1, *length as u64);
             }
@@ -168,13 +172,13 @@ impl<'a> OnnxGraph<'a> {
                     for value in values {
                         start = start.number(7, *value as u64);
                     }
-                    message.push(Message::default().message(5, &start));
+                    message.push(ProtoMessage::default().message(5, &start));
                 }
             }
         }
         let [input, output] = &self.ends;
-        message.push(Message::default().message(11, &input.message()));
-        message.push(Message::default().message(12, &output.message()));
+        message.push(ProtoMessage::default().message(11, &input.message()));
+        message.push(ProtoMessage::default().message(12, &output.message()));
         message
     }
 }

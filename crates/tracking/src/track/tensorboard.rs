@@ -8,9 +8,10 @@ use std::path::{Path, PathBuf};
 
 use histograms::HistogramParts;
 use ronde_core::Event;
+use ronde_core::protobuf::ProtoMessage;
 
 use super::tensorboard_record::{
-    ProtoMessage, file_version, hparams, record, scalar, session_start, summary, text,
+    file_version, hparams, record, scalar, session_start, summary, text,
 };
 use super::{restart, scalars};
 use crate::event_writer::EventWriter;
@@ -121,7 +122,7 @@ impl EventWriter for TensorboardFiles {
         }
         if let Event::RunFinished { .. } = event {
             // SessionEndInfo: status 1, success, and the time.
-            let end = ProtoMessage::default().integer(1, 1).double(2, t);
+            let end = ProtoMessage::default().number(1, 1).double(2, t);
             self.add(summary(t, 0, hparams("_hparams_/session_end_info", 4, end)))?;
         }
         Ok(())
@@ -154,12 +155,12 @@ fn experiment(run: &RunDescription) -> ProtoMessage {
         };
         let parameter = ProtoMessage::default()
             .bytes(1, name.as_bytes())
-            .integer(4, kind);
-        experiment = experiment.message(4, parameter);
+            .number(4, kind);
+        experiment = experiment.message(4, &parameter);
     }
     for metric in METRICS {
         let name = ProtoMessage::default().bytes(2, metric.as_bytes());
-        experiment = experiment.message(5, ProtoMessage::default().message(1, name));
+        experiment = experiment.message(5, &ProtoMessage::default().message(1, &name));
     }
     hparams("_hparams_/experiment", 2, experiment)
 }
@@ -176,8 +177,8 @@ fn session(run: &RunDescription, t: f64) -> ProtoMessage {
         };
         let entry = ProtoMessage::default()
             .bytes(1, name.as_bytes())
-            .message(2, value);
-        session = session.message(1, entry);
+            .message(2, &value);
+        session = session.message(1, &entry);
     }
     hparams("_hparams_/session_start_info", 3, session)
 }

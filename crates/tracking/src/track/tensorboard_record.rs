@@ -1,62 +1,7 @@
 //! Records of TensorBoard's event files: protocol buffers of `tensorboard/compat/proto`, framed as TFRecords.
 
 use crc_fast::CrcAlgorithm;
-
-/// A protocol buffer message that is being written.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ProtoMessage(Vec<u8>);
-
-impl ProtoMessage {
-    pub(super) fn into_bytes(self) -> Vec<u8> {
-        self.0
-    }
-
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.0.push(value as u8 | 0x80);
-            value >>= 7;
-        }
-        self.0.push(value as u8);
-    }
-
-    fn key(&mut self, field: u32, wire_type: u64) {
-        self.varint(u64::from(field) << 3 | wire_type);
-    }
-
-    /// Adds an integer, a boolean or an enumeration.
-    pub(super) fn integer(mut self, field: u32, value: u64) -> Self {
-        self.key(field, 0);
-        self.varint(value);
-        self
-    }
-
-    /// Adds a `double`.
-    pub(super) fn double(mut self, field: u32, value: f64) -> Self {
-        self.key(field, 1);
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    /// Adds a `float`.
-    pub(super) fn float(mut self, field: u32, value: f32) -> Self {
-        self.key(field, 5);
-        self.0.extend_from_slice(&value.to_le_bytes());
-        self
-    }
-
-    /// Adds a `string` or `bytes`.
-    pub(super) fn bytes(mut self, field: u32, value: &[u8]) -> Self {
-        self.key(field, 2);
-        self.varint(value.len() as u64);
-        self.0.extend_from_slice(value);
-        self
-    }
-
-    /// Adds a message.
-    pub(super) fn message(self, field: u32, value: Self) -> Self {
-        self.bytes(field, &value.0)
-    }
-}
+use ronde_core::protobuf::ProtoMessage;
 
 /// Frames the bytes of an event: length, checksum of the length, bytes, checksum of the bytes.
 pub(super) fn record(event: ProtoMessage) -> Vec<u8> {
@@ -78,7 +23,7 @@ fn masked(bytes: &[u8]) -> u32 {
 
 /// Begins an event at a time and a step.
 pub(super) fn event(t: f64, step: u64) -> ProtoMessage {
-    ProtoMessage::default().double(1, t).integer(2, step)
+    ProtoMessage::default().double(1, t).number(2, step)
 }
 
 /// Returns an event that names the version of the format; the first one of a file.
@@ -90,12 +35,12 @@ pub(super) fn file_version(t: f64) -> ProtoMessage {
 
 /// Returns an event after which earlier events from `step` on are discarded: the run has been restarted there.
 pub(super) fn session_start(t: f64, step: u64) -> ProtoMessage {
-    event(t, step).message(7, ProtoMessage::default().integer(1, 1))
+    event(t, step).message(7, &ProtoMessage::default().number(1, 1))
 }
 
 /// Returns an event with one value of a summary.
 pub(super) fn summary(t: f64, step: u64, value: ProtoMessage) -> ProtoMessage {
-    event(t, step).message(5, ProtoMessage::default().message(1, value))
+    event(t, step).message(5, &ProtoMessage::default().message(1, &value))
 }
 
 /// Returns a scalar with its tag.
@@ -111,30 +56,32 @@ pub(super) fn scalar(tag: &str, value: f64) -> ProtoMessage {
 pub(super) fn text(tag: &str, text: &str) -> ProtoMessage {
     const STRING: u64 = 7;
     let tensor = ProtoMessage::default()
-        .integer(1, STRING)
+        .number(1, STRING)
         .message(
             2,
-            ProtoMessage::default().message(2, ProtoMessage::default().integer(1, 1)),
+            &ProtoMessage::default().message(2, &ProtoMessage::default().number(1, 1)),
         )
         .bytes(8, text.as_bytes());
     ProtoMessage::default()
         .bytes(1, tag.as_bytes())
-        .message(8, tensor)
-        .message(9, plugin("text", &[]))
+        .message(8, &tensor)
+        .message(9, &plugin("text", &[]))
 }
 
 /// Returns a value of the hparams plugin: `content` is its message, as field `field` of `HParamsPluginData`.
-pub(super) fn hparams(tag: &str, field: u32, content: ProtoMessage) -> ProtoMessage {
-    let data = ProtoMessage::default().message(field, content).into_bytes();
+pub(super) fn hparams(tag: &str, field: u64, content: ProtoMessage) -> ProtoMessage {
+    let data = ProtoMessage::default()
+        .message(field, &content)
+        .into_bytes();
     // The plugin reads its data from the metadata; the tensor only makes the value one.
     let tensor = ProtoMessage::default()
-        .integer(1, 1)
-        .message(2, ProtoMessage::default())
+        .number(1, 1)
+        .message(2, &ProtoMessage::default())
         .float(5, 0.0);
     ProtoMessage::default()
         .bytes(1, tag.as_bytes())
-        .message(8, tensor)
-        .message(9, plugin("hparams", &data))
+        .message(8, &tensor)
+        .message(9, &plugin("hparams", &data))
 }
 
 /// Returns the metadata of a value that a plugin shows.
@@ -142,5 +89,5 @@ fn plugin(name: &str, content: &[u8]) -> ProtoMessage {
     let data = ProtoMessage::default()
         .bytes(1, name.as_bytes())
         .bytes(2, content);
-    ProtoMessage::default().message(1, data)
+    ProtoMessage::default().message(1, &data)
 }

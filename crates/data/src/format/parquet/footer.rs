@@ -1,5 +1,6 @@
 //! The footer of a Parquet file: its bytes, and whether it belongs to an encrypted file.
 
+use ronde_core::protobuf::read_varint;
 use ronde_store::StoredObject;
 
 use super::refused;
@@ -88,15 +89,7 @@ impl Compact<'_> {
     }
 
     fn varint(&mut self) -> Option<u64> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(value);
-            }
-        }
-        None
+        read_varint(&mut self.0)
     }
 
     /// Reads the header of a field: its number and type; `None` at the end of the structure.

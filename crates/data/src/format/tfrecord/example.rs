@@ -7,6 +7,8 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use ronde_core::protobuf::read_varint;
+
 use super::super::{FieldSelection, NumberType, Record, Value};
 
 /// A field of a message.
@@ -24,18 +26,8 @@ struct WireFields<'a> {
 
 impl<'a> WireFields<'a> {
     fn varint(&mut self) -> Result<u64, String> {
-        let mut value = 0;
-        for (at, &byte) in self.bytes.iter().enumerate().take(10) {
-            if at == 9 && byte > 1 {
-                break;
-            }
-            value |= u64::from(byte & 0x7f) << (7 * at);
-            if byte < 0x80 {
-                self.bytes = &self.bytes[at + 1..];
-                return Ok(value);
-            }
-        }
-        Err("invalid tf.train.Example: a number is cut off".to_owned())
+        let value = read_varint(&mut self.bytes);
+        value.ok_or_else(|| "invalid tf.train.Example: a number is cut off".to_owned())
     }
 
     fn take(&mut self, bytes: u64) -> Result<&'a [u8], String> {

@@ -1,5 +1,7 @@
 //! Writing records as TensorFlow does: equal records produce equal bytes.
 
+use ronde_core::protobuf::{ProtoMessage, push_varint};
+
 use super::super::{NumberType, Record, Value};
 use super::frames::masked_sum;
 
@@ -18,71 +20,40 @@ pub fn frame(out: &mut Vec<u8>, data: &[u8]) {
 pub fn example(record: &Record<'_>) -> Vec<u8> {
     let mut fields: Vec<_> = record.fields.iter().collect();
     fields.sort_by(|a, b| a.0.cmp(&b.0));
-    let mut features = Vec::new();
+    let mut features = ProtoMessage::default();
     for (name, value) in fields {
-        let mut entry = Vec::new();
-        bytes_field(&mut entry, 1, name.as_bytes());
-        bytes_field(&mut entry, 2, &feature(value));
-        bytes_field(&mut features, 1, &entry);
+        let entry = ProtoMessage::default().bytes(1, name.as_bytes());
+        features = features.message(1, &entry.message(2, &feature(value)));
     }
-    let mut example = Vec::new();
-    bytes_field(&mut example, 1, &features);
-    example
+    ProtoMessage::default().message(1, &features).into_bytes()
 }
 
-fn feature(value: &Value<'_>) -> Vec<u8> {
-    let (mut list, mut feature) = (Vec::new(), Vec::new());
-    let kind = match value {
-        Value::Bytes(bytes) => {
-            bytes_field(&mut list, 1, bytes);
-            1
-        }
-        Value::List(texts) => {
-            for text in texts {
-                bytes_field(&mut list, 1, text);
-            }
-            1
-        }
+fn feature(value: &Value<'_>) -> ProtoMessage {
+    let list = ProtoMessage::default();
+    let (kind, list) = match value {
+        Value::Bytes(bytes) => (1, list.bytes(1, bytes)),
+        Value::List(texts) => (1, texts.iter().fold(list, |list, text| list.bytes(1, text))),
         Value::Numbers { dtype, bytes } if dtype.is_float() => {
             let mut packed = Vec::new();
             each(*dtype, bytes, |number| {
                 packed.extend_from_slice(&(number as f32).to_le_bytes());
             });
-            bytes_field(&mut list, 1, &packed);
-            2
+            (2, list.bytes(1, &packed))
         }
         Value::Numbers { dtype, bytes } => {
             let mut packed = Vec::new();
             for index in 0..bytes.len() / dtype.bytes() {
-                varint(
-                    &mut packed,
-                    dtype.integer(bytes, index).unwrap_or_default() as u64,
-                );
+                let number = dtype.integer(bytes, index).unwrap_or_default();
+                push_varint(&mut packed, number as u64);
             }
-            bytes_field(&mut list, 1, &packed);
-            3
+            (3, list.bytes(1, &packed))
         }
     };
-    bytes_field(&mut feature, kind, &list);
-    feature
+    ProtoMessage::default().message(kind, &list)
 }
 
 fn each(dtype: NumberType, bytes: &[u8], mut number: impl FnMut(f64)) {
     for index in 0..bytes.len() / dtype.bytes() {
         number(dtype.float(bytes, index).unwrap_or_default());
     }
-}
-
-fn varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-fn bytes_field(out: &mut Vec<u8>, number: u64, bytes: &[u8]) {
-    varint(out, number << 3 | 2);
-    varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
 }

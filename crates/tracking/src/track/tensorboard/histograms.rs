@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use ronde_core::Event;
 use ronde_core::histogram::ValueHistogram;
+use ronde_core::protobuf::ProtoMessage;
 
-use super::ProtoMessage;
 use crate::track::committed;
 
 /// A histogram of a whole tensor.
@@ -90,7 +90,7 @@ pub(super) fn value(name: &str, histogram: &ValueHistogram) -> ProtoMessage {
         .bytes(7, &counts);
     ProtoMessage::default()
         .bytes(1, name.as_bytes())
-        .message(5, content)
+        .message(5, &content)
 }
 
 #[cfg(test)]
