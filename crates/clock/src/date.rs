@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Returns the date, for people, files and certificates: somebody may set this clock at any time.
+/// Returns the date, for people, files and certificates. This clock can be set at any time.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "the owner of the clocks")]
 pub fn date() -> SystemTime {

@@ -25,6 +25,7 @@ pub mod ledger;
 pub mod membership;
 pub mod message;
 pub mod reason;
+pub mod rejoin;
 pub mod restart_history;
 pub mod served;
 pub mod settings;
@@ -45,6 +46,7 @@ pub use membership::{
 };
 pub use message::{GroupFailure, ToWorker, WorkerPhase, WorkerReport};
 pub use reason::{LossCause, Reason, WaitEnd, WorkerLoss};
+pub use rejoin::{Rejoin, RejoinAnswer, RejoinAsk, RejoinError};
 pub use settings::{RestartLimits, Settings, SuccessionPolicy};
 pub use time::Time;
 pub use worker::{WorkerCommand, WorkerEvent, WorkerMachine};

@@ -1,8 +1,8 @@
-//! [`Rejoin`]: the order in which the members of a new generation come to the same state. Without I/O.
+//! [`Rejoin`]: the order in which the members of a new generation reach the same state. Without I/O.
 //!
 //! ```text
 //! exchange states -> [wait for silent workers that have the state] -> [load an earlier state]
-//!   -> exchange reports -> plan -> [exchange what some missed] -> report the plan -> [apply the missed step] -> assign shards
+//!   -> exchange reports -> plan -> [exchange a missed outcome] -> [apply the missed step] -> report the plan -> assign shards
 //!   -> the state is whole:   copy it to members without it
 //!      the state is divided: exchange slices -> choose a layout -> move -> gather weights -> confirm -> keep
 //!   -> continue
@@ -10,7 +10,7 @@
 //!
 //! Members with a whole state continue while others copy it; members of a divided state need each other's slices and continue
 //! together. A loss at any moment ends the order: the survivors begin again in the next generation. Until they confirm, all keep what
-//! they had, so that nothing depends on who was lost.
+//! they had, so that nothing depends on the member that was lost.
 
 use ronde_core::Step;
 
@@ -20,7 +20,7 @@ use crate::transaction::{
     StateSource, Transaction, TransactionError,
 };
 
-/// What a member does next. Each request has one [`RejoinAnswer`]; without another note it is `Done`.
+/// The next action of a member. Each request has one [`RejoinAnswer`]; without another note it is `Done`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RejoinAsk {
     /// Exchange [`MemberState::encode`] of all members; the answer is `Words`.
@@ -35,15 +35,15 @@ pub enum RejoinAsk {
     ExchangeReports,
     /// Exchange these bytes, which some members missed; the answer is `Bytes`.
     ExchangeSnapshot(Vec<u8>),
-    /// Report to the coordinator that all members have agreed on the next step.
+    /// Apply the gradient that this member has kept: its step is final.
+    Apply(CommittedStep),
+    /// Report to the coordinator that all members have agreed on the next step, and that this one has the state before it.
     Report {
         /// The next step.
         next: Step,
         /// Whether this member's state is complete.
         is_complete: bool,
     },
-    /// Apply the gradient that this member has kept: its step is final.
-    Apply(CommittedStep),
     /// Assign the shards, and the parts of the model, to the members.
     Assign,
     /// Begin to copy the whole state to the members without it.
@@ -58,7 +58,7 @@ pub enum RejoinAsk {
     Healed,
     /// Gather the weights that this member needs from those that have them.
     GatherWeights,
-    /// Wait until all members have come this far.
+    /// Wait until all members have reached this point.
     Confirm,
     /// Hold only these elements from now on.
     Keep(HeldRanges),
@@ -106,8 +106,8 @@ enum Phase {
     Loading,
     Reports,
     Snapshot,
-    Reported(Option<CommittedStep>),
     Applied,
+    Reported,
     Assigned,
     Slices,
     Layout(Vec<u64>),
@@ -140,10 +140,7 @@ impl Rejoin {
             divided,
             elements,
             phase: Phase::Begin,
-            plan: CatchUpPlan {
-                next: Step(0),
-                each: Vec::new(),
-            },
+            plan: CatchUpPlan::default(),
         }
     }
 
@@ -178,7 +175,7 @@ impl Rejoin {
         self.plan.each.get(self.rank) == Some(&CatchUp::CopyState)
     }
 
-    /// Returns what the member does next. The first answer is `Done`.
+    /// Returns the next action of the member. The first answer is `Done`.
     ///
     /// # Errors
     /// The members cannot continue together; the order is over.
@@ -203,19 +200,17 @@ impl Rejoin {
                         let snapshot = log.snapshot(&self.plan);
                         (Phase::Snapshot, RejoinAsk::ExchangeSnapshot(snapshot))
                     }
-                    false => self.report(None),
+                    false => self.report(),
                 }
             }
             (Phase::Snapshot, RejoinAnswer::Bytes(snapshot)) => {
-                let committed = log.catch_up(&self.plan, &snapshot)?;
-                self.report(committed)
+                match log.catch_up(&self.plan, &snapshot)? {
+                    Some(committed) => (Phase::Applied, RejoinAsk::Apply(committed)),
+                    None => self.report(),
+                }
             }
-            (Phase::Reported(Some(committed)), RejoinAnswer::Done) => {
-                (Phase::Applied, RejoinAsk::Apply(committed))
-            }
-            (Phase::Reported(None) | Phase::Applied, RejoinAnswer::Done) => {
-                (Phase::Assigned, RejoinAsk::Assign)
-            }
+            (Phase::Applied, RejoinAnswer::Done) => self.report(),
+            (Phase::Reported, RejoinAnswer::Done) => (Phase::Assigned, RejoinAsk::Assign),
             (Phase::Assigned, RejoinAnswer::Done) if self.divided => {
                 slices.begin(self.plan.each[self.rank]);
                 (Phase::Slices, RejoinAsk::ExchangeSlices(slices.report()))
@@ -267,11 +262,14 @@ impl Rejoin {
         })
     }
 
-    fn report(&self, committed: Option<CommittedStep>) -> (Phase, RejoinAsk) {
+    fn report(&self) -> (Phase, RejoinAsk) {
         let ask = RejoinAsk::Report {
             next: self.plan.next,
             is_complete: !self.copies(),
         };
-        (Phase::Reported(committed), ask)
+        (Phase::Reported, ask)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,7 +35,7 @@ pub use error::{ShardProblem, TransactionError, VoteProblem};
 pub use member_state::{LoadAgreement, MemberState, StateSource};
 pub use requests::VoteRequests;
 pub use slice_exchange::{SliceExchange, SliceExchangeError};
-pub use step::{CommittedStep, OpenStep, RejoinOutcome, ShardReport};
+pub use step::{CommittedStep, OpenStep, ShardReport};
 
 /// The place of a rank in the group that votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use ronde_core::shards::{ShardPlan, even_range};
 use ronde_core::{Buffer, Generation, GroupRank, Shard, Step, WorldSize};
 use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::{
-    CatchUpPlan, CommittedStep, MemberState, OpenStep, RankInGroup, ShardReport, SliceExchange,
-    Transaction, TransactionError,
+    CommittedStep, MemberState, OpenStep, RankInGroup, ShardReport, SliceExchange, Transaction,
+    TransactionError,
 };
 
 use crate::model::{PARAMETERS, SimulatedRun, SimulatedState, all_elements};
@@ -190,22 +190,14 @@ impl Replica {
         }
     }
 
-    /// Executes this rank's action of a plan. A rank that applies its gradient returns the committed step; a rank that copies
-    /// the state has none afterwards. A gradient that is not applied is dropped, because the rank is about to hold other elements.
-    ///
-    /// # Errors
-    /// The snapshot is invalid.
-    pub fn catch_up(
-        &mut self,
-        plan: &CatchUpPlan,
-        snapshot: &[u8],
-    ) -> Result<Option<CommittedStep>, TransactionError> {
-        let committed = self.transaction.catch_up(plan, snapshot)?;
-        if let Some(committed) = &committed {
-            self.apply(committed);
-        }
+    /// Applies a step whose outcome this rank missed, with the gradient that it has kept.
+    pub fn apply_missed(&mut self, committed: &CommittedStep) {
+        self.apply(committed);
+    }
+
+    /// Forgets a gradient that is not needed any more.
+    pub fn forget_gradient(&mut self) {
         self.gradient = None;
-        Ok(committed)
     }
 
     /// Prepares to receive the state in `of` slices.

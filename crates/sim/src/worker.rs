@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use ronde_core::{Generation, Step};
 use ronde_protocol::holdings::HeldRanges;
-use ronde_protocol::transaction::{CatchUpPlan, VoteRequests};
+use ronde_protocol::transaction::VoteRequests;
 use ronde_protocol::{
     LossCause, MemberInfo, Reason, Settings, WorkerCommand, WorkerEvent, WorkerId, WorkerMachine,
     WorkerPhase,
@@ -18,12 +18,14 @@ use crate::injected_bug::InjectedBug;
 use crate::model::{SimulatedRun, all_elements};
 use crate::replica::Replica;
 
+mod entry;
 mod exchange;
 mod plane;
 mod recover;
 mod saving;
 mod step;
 
+use entry::SimulatedEntry;
 use saving::PartSave;
 
 /// The number of steps between two checkpoints.
@@ -36,10 +38,12 @@ enum LoopWait {
     Members,
     Loading,
     Reports,
-    Snapshot(CatchUpPlan),
-    Slices(CatchUpPlan),
-    /// The elements that move to this worker, and whether it copies the state.
-    Moving(Vec<HeldRanges>, bool),
+    Snapshot,
+    Slices,
+    /// The elements that move to this worker.
+    Moving(Vec<HeldRanges>),
+    /// Nothing: this worker does its next work on the way into the group.
+    Rejoining,
     Weights(AfterWeights),
     Confirming,
     Computing(Step),
@@ -75,6 +79,8 @@ pub struct SimulatedWorker {
     replica: Replica,
     group: Option<SimulatedGroup>,
     early: Vec<DataFrame>,
+    /// The way into the group, until the worker continues with its steps.
+    entry: Option<SimulatedEntry>,
     task: LoopWait,
     /// Commands to leave the group or to continue, until the exchange with its other members is over.
     postponed: Vec<WorkerCommand>,
@@ -113,6 +119,7 @@ impl SimulatedWorker {
             replica: Replica::new(run),
             group: None,
             early: Vec::new(),
+            entry: None,
             task: LoopWait::Nothing,
             postponed: Vec::new(),
             saving: PartSave::default(),
@@ -220,7 +227,7 @@ impl SimulatedWorker {
             return;
         }
         let (suspect, what) = match self.task {
-            LoopWait::Nothing | LoopWait::Computing(_) => return,
+            LoopWait::Nothing | LoopWait::Rejoining | LoopWait::Computing(_) => return,
             LoopWait::Moving(..) | LoopWait::Copying(..) => (None, "message after all-gather"),
             LoopWait::WritingPart(_) | LoopWait::Publishing => return,
             _ => (group.missing().next(), "all-gather"),
@@ -233,7 +240,8 @@ impl SimulatedWorker {
     fn is_exchanging(&self) -> bool {
         matches!(
             self.task,
-            LoopWait::Slices(_)
+            LoopWait::Rejoining
+                | LoopWait::Slices
                 | LoopWait::Moving(..)
                 | LoopWait::Weights(_)
                 | LoopWait::Confirming

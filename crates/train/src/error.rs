@@ -8,8 +8,8 @@ use ronde_core::{CollectiveError, Recovery, Step};
 use ronde_data::DataError;
 use ronde_engine::EngineError;
 use ronde_parallel::ParallelError;
-use ronde_protocol::MembershipError;
 use ronde_protocol::transaction::TransactionError;
+use ronde_protocol::{MembershipError, RejoinError};
 use ronde_saved_model::ModelError;
 
 use crate::config::ConfigError;
@@ -308,6 +308,18 @@ fn does_not_fit(
         estimate.shard_samples,
         bytes(estimate.samples),
     )
+}
+
+impl From<RejoinError> for TrainError {
+    fn from(error: RejoinError) -> Self {
+        match error {
+            RejoinError::Log(error) => error.into(),
+            error => Self::Impossible {
+                problem: format!("the members of a new generation contradict each other: {error}"),
+                hint: "this is a bug of ronde; please report it".to_owned(),
+            },
+        }
+    }
 }
 
 impl TrainError {

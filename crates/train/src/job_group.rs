@@ -10,12 +10,18 @@
 use std::sync::Arc;
 
 use ronde_core::shards::ShardPlan;
-use ronde_core::{CollectiveError, CollectivesExt, Generation, Group, Rank, Tracker, WorldSize};
-use ronde_parallel::HeldVectorMut;
-use ronde_protocol::transaction::{
-    CatchUp, CatchUpPlan, CommittedStep, OpenStep, RejoinOutcome, TransactionError, VoteRequests,
+use ronde_core::{
+    CollectiveError, CollectivesExt, Generation, Group, Rank, Step, Tracker, WorldSize,
 };
-use ronde_protocol::{Assignment, GenerationPurpose, LoneMember, MembershipPolicy, Milestone};
+use ronde_parallel::HeldVectorMut;
+use ronde_protocol::holdings::HeldRanges;
+use ronde_protocol::transaction::{
+    CatchUpPlan, CommittedStep, OpenStep, SliceExchange, TransactionError, VoteRequests,
+};
+use ronde_protocol::{
+    Assignment, GenerationPurpose, LoneMember, MembershipPolicy, Milestone, Rejoin, RejoinAnswer,
+    RejoinAsk,
+};
 
 use crate::TrainError;
 use crate::connector::GenerationConnector;
@@ -104,8 +110,9 @@ impl JobGroup {
         Ok(())
     }
 
-    /// Brings a session into this generation; all members call it together. See [`Session::rejoin`].
-    /// `holds_gradient` is true if this worker has stored the reduced gradient of the session's next step.
+    /// Begins to bring a session into this generation; all members call it together. `holds_gradient` is true if this worker has
+    /// stored the reduced gradient of the session's next step. Apply [`GenerationEntry::committed`] first, then call
+    /// [`JobGroup::heal`].
     ///
     /// # Errors
     /// Another peer was lost, or no member has the state.
@@ -114,15 +121,36 @@ impl JobGroup {
         session: &mut Session,
         shards: ShardPlan,
         holds_gradient: bool,
-    ) -> Result<RejoinOutcome, TransactionError> {
-        let group = self.group.clone();
-        let rejoined = session.rejoin(group, self.generation, shards, holds_gradient)?;
-        let catch_up = &rejoined.plan;
-        self.reached(Milestone::Synchronized {
-            next: catch_up.next,
-            is_complete: catch_up.each[self.group.rank().index()] != CatchUp::CopyState,
-        });
-        Ok(rejoined)
+    ) -> Result<GenerationEntry, TrainError> {
+        session.enter(self.group.clone(), self.generation, shards);
+        let mut entry = GenerationEntry {
+            rejoin: Rejoin::of_logs(self.group.rank().index()),
+            slices: SliceExchange::new(HeldRanges::default()),
+            committed: None,
+        };
+        let mut answer = RejoinAnswer::Done;
+        loop {
+            let ask = entry.next(session, answer)?;
+            answer = match ask {
+                RejoinAsk::ExchangeReports => {
+                    let report = session.transaction().report(holds_gradient);
+                    RejoinAnswer::Bytes(session.exchange(&report)?)
+                }
+                RejoinAsk::ExchangeSnapshot(bytes) => {
+                    RejoinAnswer::Bytes(session.exchange(&bytes)?)
+                }
+                RejoinAsk::Report { next, is_complete } => {
+                    self.synchronized(next, is_complete);
+                    RejoinAnswer::Done
+                }
+                RejoinAsk::Apply(committed) => {
+                    entry.committed = Some(committed);
+                    return Ok(entry);
+                }
+                // The shards were assigned before.
+                _ => return Ok(entry),
+            };
+        }
     }
 
     /// Copies the state from the members that have it to those that need it, and waits for the end. `state` is
@@ -133,6 +161,27 @@ impl JobGroup {
     /// A peer was lost.
     pub fn heal(
         &self,
+        session: &mut Session,
+        mut entry: GenerationEntry,
+        state: &mut [&mut [f32]],
+    ) -> Result<bool, TrainError> {
+        let mut has_healed = false;
+        loop {
+            match entry.next(session, RejoinAnswer::Done)? {
+                RejoinAsk::Report { next, is_complete } => self.synchronized(next, is_complete),
+                RejoinAsk::Copy => {
+                    let copied = self.copy_state(entry.rejoin.plan(), state);
+                    has_healed = copied.map_err(TrainError::Heal)?;
+                }
+                RejoinAsk::Continue => return Ok(has_healed),
+                _ => {}
+            }
+        }
+    }
+
+    /// Copies whole vectors. Returns whether this worker has received them.
+    fn copy_state(
+        &self,
         catch_up: &CatchUpPlan,
         state: &mut [&mut [f32]],
     ) -> Result<bool, CollectiveError> {
@@ -142,8 +191,12 @@ impl JobGroup {
         let mut vectors: Vec<HeldVectorMut<'_>> = vectors.collect();
         state_transfer::exchange(&moves, &*self.group, &mut vectors)?;
         let me = self.group.rank().index();
-        let has_healed = moves.iter().flatten().any(|each| each.to == me);
-        Ok(has_healed)
+        Ok(moves.iter().flatten().any(|each| each.to == me))
+    }
+
+    /// Reports that all members have agreed on the next step.
+    pub(crate) fn synchronized(&self, next: Step, is_complete: bool) {
+        self.reached(Milestone::Synchronized { next, is_complete });
     }
 
     /// Declares that this worker now has the whole state; `digest` as for [`Session::set_digest`].
@@ -230,6 +283,25 @@ impl JobGroup {
 
     fn reached(&self, milestone: Milestone) {
         self.connector.member().reached(milestone);
+    }
+}
+
+/// A worker on its way into a generation, between [`JobGroup::rejoin`] and [`JobGroup::heal`].
+#[derive(Debug)]
+pub struct GenerationEntry {
+    rejoin: Rejoin,
+    slices: SliceExchange,
+    /// The step that became final, if this worker has kept its gradient: apply it before anything else.
+    pub committed: Option<CommittedStep>,
+}
+
+impl GenerationEntry {
+    fn next(
+        &mut self,
+        session: &mut Session,
+        answer: RejoinAnswer,
+    ) -> Result<RejoinAsk, TrainError> {
+        Ok((self.rejoin).next(session.log_mut(), &mut self.slices, answer)?)
     }
 }
 

@@ -17,8 +17,7 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::{CollectiveError, Collectives, CollectivesExt, Generation, Step};
 use ronde_protocol::ledger::Ledger;
 use ronde_protocol::transaction::{
-    CommittedStep, OpenStep, RankInGroup, RejoinOutcome, Transaction, TransactionError,
-    VoteRequests,
+    CommittedStep, OpenStep, RankInGroup, Transaction, TransactionError, VoteRequests,
 };
 
 /// One rank's transaction log of a run, with the group over which the ranks vote.
@@ -124,7 +123,7 @@ impl Session {
     /// The vote failed, or ranks disagree about the step, its shards, its samples or the weights. The
     /// session is then unchanged.
     pub fn commit(&mut self, open: OpenStep) -> Result<CommittedStep, TransactionError> {
-        let votes = self.exchange(&open)?;
+        let votes = self.exchange(&self.transaction.vote(&open))?;
         self.transaction.commit(&open, votes)
     }
 
@@ -134,16 +133,28 @@ impl Session {
     /// As [`Session::commit`].
     pub fn verify(&mut self) -> Result<(), TransactionError> {
         let open = self.begin_step();
-        let votes = self.exchange(&open)?;
+        let votes = self.exchange(&self.transaction.vote(&open))?;
         self.transaction.verify(&open, votes)
     }
 
-    /// Exchanges the votes of all ranks; returns their concatenation.
-    fn exchange(&self, open: &OpenStep) -> Result<Vec<u8>, TransactionError> {
-        self.gather(&self.transaction.vote(open))
+    /// Continues the session in another group. [`Rejoin`](ronde_protocol::Rejoin) determines when, and how its members reach the same
+    /// step.
+    pub fn enter(
+        &mut self,
+        group: Arc<dyn Collectives>,
+        generation: Generation,
+        shards: ShardPlan,
+    ) {
+        self.group = group;
+        self.transaction
+            .enter(place(&*self.group), generation, shards);
     }
 
-    fn gather(&self, bytes: &[u8]) -> Result<Vec<u8>, TransactionError> {
+    /// Exchanges bytes of all ranks, one after the other by rank.
+    ///
+    /// # Errors
+    /// The exchange failed.
+    pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<u8>, TransactionError> {
         let vote_failed = |source: CollectiveError| TransactionError::Vote {
             step: self.next_step(),
             source,
@@ -151,37 +162,9 @@ impl Session {
         self.group.all_gather(bytes).map_err(vote_failed)
     }
 
-    /// Continues the session in another group. All members of the group call this first. `holds_gradient`:
-    /// whether the caller kept the complete reduced gradient of [`Session::next_step`].
-    ///
-    /// A member whose action is [`CatchUp::CopyState`] has the cursor and the ledger afterwards, but not yet the
-    /// weights: the caller fetches them and then calls [`Session::healed`]. Cost: one small all-gather, and a
-    /// second one that carries the last vote when a member missed it and the ledger when a member copies the
-    /// state.
-    ///
-    /// # Errors
-    /// The exchange failed, or the received data belongs to another run. The session is then unchanged except
-    /// for its group, and can rejoin again.
-    pub fn rejoin(
-        &mut self,
-        group: Arc<dyn Collectives>,
-        generation: Generation,
-        shards: ShardPlan,
-        holds_gradient: bool,
-    ) -> Result<RejoinOutcome, TransactionError> {
-        self.group = group;
-        let place = place(&*self.group);
-        self.transaction.enter(place, generation, shards);
-        let reports = self.gather(&self.transaction.report(holds_gradient))?;
-        let plan = self.transaction.plan(&reports)?;
-        let committed = match plan.needs_snapshot() {
-            true => {
-                let snapshot = self.gather(&self.transaction.snapshot(&plan))?;
-                self.transaction.catch_up(&plan, &snapshot)?
-            }
-            false => None,
-        };
-        Ok(RejoinOutcome { plan, committed })
+    /// Returns the transaction log, for [`Rejoin`](ronde_protocol::Rejoin).
+    pub fn log_mut(&mut self) -> &mut Transaction {
+        &mut self.transaction
     }
 
     /// Does [`Transaction::healed`].

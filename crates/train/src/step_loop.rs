@@ -10,8 +10,9 @@ use ronde_core::batch::BatchPlan;
 use ronde_core::exact::TreeSum;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, CollectivesExt, Operation, Rank, Recovery, Shard, weight_hash};
-use ronde_protocol::transaction::{CatchUpPlan, CommittedStep, OpenStep, ShardReport};
+use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
+use crate::job_group::GenerationEntry;
 use crate::session::Session;
 use crate::{JobGroup, TrainError};
 
@@ -162,7 +163,7 @@ enum LoopPhase {
     /// The member has joined a generation and does not know yet whether its state is complete.
     Joined,
     /// A step was missed and applied; the members without the state copy it now.
-    CatchUp(CatchUpPlan),
+    CatchUp(GenerationEntry),
     /// A step is final; it is applied next.
     Committed(StepUpdate),
     /// A step was applied; true if the generation ends after it.
@@ -276,9 +277,9 @@ impl StepLoop {
                     Ok(Some(update)) => return Ok(Some(StepAction::Apply(update))),
                     other => other.map(|_| LoopPhase::Ready),
                 },
-                LoopPhase::CatchUp(plan) => {
+                LoopPhase::CatchUp(entry) => {
                     self.session.set_digest(hash(state));
-                    self.heal(&plan, state)
+                    self.heal(entry, state)
                 }
             };
             self.phase = advanced.unwrap_or_else(LoopPhase::Failed);
@@ -386,27 +387,26 @@ impl StepLoop {
     /// applied before the state is copied.
     fn rejoin(&mut self, state: &mut [&mut [f32]]) -> Result<Option<StepUpdate>, TrainError> {
         let (shards, holds) = (self.shards()?, self.held.is_some());
-        let rejoined = self.member.rejoin(&mut self.session, shards, holds)?;
+        let mut entry = self.member.rejoin(&mut self.session, shards, holds)?;
         let held = self.held.take();
-        if let (Some(committed), Some(gradient)) = (rejoined.committed, held) {
-            self.phase = LoopPhase::CatchUp(rejoined.plan);
+        if let (Some(committed), Some(gradient)) = (entry.committed.take(), held) {
+            self.phase = LoopPhase::CatchUp(entry);
             return Ok(Some(StepUpdate {
                 committed,
                 gradient,
             }));
         }
-        self.heal(&rejoined.plan, state)?;
+        self.heal(entry, state)?;
         Ok(None)
     }
 
     /// Copies the state from the members that have it to those that need it.
     fn heal(
         &mut self,
-        plan: &CatchUpPlan,
+        entry: GenerationEntry,
         state: &mut [&mut [f32]],
     ) -> Result<LoopPhase, TrainError> {
-        let has_healed = self.member.heal(plan, state).map_err(TrainError::Heal)?;
-        if has_healed {
+        if self.member.heal(&mut self.session, entry, state)? {
             self.member.healed(&mut self.session, hash(state));
         }
         Ok(LoopPhase::Ready)

@@ -49,6 +49,7 @@ use crate::{JobGroup, ModelParts, Plan, TrainError, export};
 mod balancing;
 mod beginning;
 mod buckets;
+mod entry_facts;
 mod evaluation;
 mod generations;
 mod gossip;

@@ -68,7 +68,7 @@ impl HelloFormat {
         let number = |at: usize| prefix[at..].first_chunk().copied().map(u32::from_le_bytes);
         let (theirs, expected) = (number(8).unwrap_or_default(), self.version);
         let (bytes, limit) = (number(12).unwrap_or_default() as usize, self.bytes_max);
-        // No version has longer ones, so this is no process of ronde.
+        // No version has longer ones, so this is not a process of ronde.
         if bytes > limit {
             return Err(HelloProblem::TooLong { bytes, limit });
         }

@@ -143,7 +143,7 @@ impl TlsSocket {
         }
         let received = self.session.receive(&self.incoming[self.at..self.end]);
         if handshakes || received.is_err() {
-            // Answers of the handshake, or the reason of a refusal. What cannot be sent now is sent later, or not at all.
+            // Answers of the handshake, or the reason of a refusal. The rest is sent later, or not at all.
             let _later = self.flush(socket);
         }
         let count = received?;
@@ -299,7 +299,7 @@ impl TlsSocket {
         Ok(())
     }
 
-    /// Ends this direction of the connection after what was written; some of it may wait for a [`TlsSocket::flush`].
+    /// Ends this direction of the connection after all bytes that were written; some may wait for a [`TlsSocket::flush`].
     pub fn finish(&mut self, socket: &TcpStream) {
         if !self.is_finishing {
             self.is_finishing = true;

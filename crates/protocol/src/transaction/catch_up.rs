@@ -64,7 +64,7 @@ pub enum CatchUp {
 }
 
 /// The plan that brings all members of a group to the same state.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CatchUpPlan {
     /// The step that all members compute first.
     pub next: Step,

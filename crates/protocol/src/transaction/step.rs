@@ -6,7 +6,7 @@ use ronde_core::batch::GlobalBatch;
 use ronde_core::{BatchCounts, Epoch, Generation, Shard, Step};
 
 use crate::ledger::EpochVerdict;
-use crate::transaction::{CatchUpPlan, VoteRequests};
+use crate::transaction::VoteRequests;
 
 /// A rank's result for one shard.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -159,14 +159,4 @@ impl CommittedStep {
             targets: self.targets,
         }
     }
-}
-
-/// The outcome of a rejoin: [`Transaction::plan`](super::Transaction::plan) and [`Transaction::catch_up`](super::Transaction::catch_up).
-#[derive(Debug, Clone, PartialEq)]
-pub struct RejoinOutcome {
-    /// The action of each rank before the next step.
-    pub plan: CatchUpPlan,
-    /// The step that became final, if this rank's action is [`CatchUp::ApplyGradient`](super::CatchUp::ApplyGradient); the caller applies its
-    /// gradient.
-    pub committed: Option<CommittedStep>,
 }

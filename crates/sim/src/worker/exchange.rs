@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 use ronde_core::{Generation, Step};
-use ronde_protocol::holdings::HeldRanges;
-use ronde_protocol::transaction::{
-    CatchUp, CatchUpPlan, LoadAgreement, SliceExchange, SliceExchangeError,
-};
+use ronde_protocol::holdings::{HeldRanges, Move};
+use ronde_protocol::transaction::{CatchUp, CatchUpPlan, LoadAgreement, SliceExchange};
+use ronde_protocol::{Rejoin, RejoinAnswer};
 
+use super::entry::SimulatedEntry;
 use super::{AfterWeights, LoopWait, SimulatedWorker};
 use crate::clock::MS;
 use crate::effect::{Effect, Effects, HostMessage};
@@ -99,36 +99,23 @@ impl SimulatedWorker {
                 self.note_state(fx);
             }
         }
-        self.report(fx);
+        self.rejoin(RejoinAnswer::Done, fx);
     }
 
-    /// Begins to move the slices of the state to the members that hold them in this generation.
-    pub(super) fn begin_exchange(&mut self, plan: &CatchUpPlan, fx: &mut Effects<'_>) {
-        let Some(division) = self.group_division() else {
-            return;
-        };
-        let action = plan.each[division.rank];
-        self.replica.slices.begin(action);
-        if action == CatchUp::CopyState {
-            self.replica.begin_to_copy();
-        }
-        self.task = LoopWait::Slices(plan.clone());
-        let report = self.replica.slices.report();
-        self.gather(GatherPart::Slices(report), fx);
-    }
-
-    /// Sends the slices that move to other members, when the slices of all are known.
-    pub(super) fn move_slices(
+    /// Returns the elements that each rank has after this exchange, from the slices of all.
+    pub(super) fn choose_layout(
         &mut self,
         plan: &CatchUpPlan,
         reports: &[u64],
-        fx: &mut Effects<'_>,
-    ) {
-        let (Some(division), Some(group)) = (self.group_division(), &self.group) else {
-            return;
+        fx: &Effects<'_>,
+    ) -> Vec<HeldRanges> {
+        let Some(division) = self.group_division() else {
+            return Vec::new();
         };
-        let me = division.rank;
         let counts_early = !self.layouts.is_empty() && fx.has(InjectedBug::CopyCountsEarly);
+        if let Some(entry) = &mut self.entry {
+            entry.counts_early = counts_early;
+        }
         if self.layouts.is_empty() {
             let (needed, wanted) = (&division.owned, &division.layout);
             self.layouts = match plan.each.contains(&CatchUp::CopyState) {
@@ -138,20 +125,16 @@ impl SimulatedWorker {
                     .into(),
             };
         }
-        let layout = self.layouts.front().unwrap_or(&division.layout);
-        let slices = &mut self.replica.slices;
-        let moves = match slices.plan(plan, reports, layout, me) {
-            Ok(moves) => moves,
-            Err(SliceExchangeError::Lost(lost)) => {
-                fx.note(|| format!("worker {}: {lost}", self.id));
-                let generation = group.generation();
-                return self.lose_state(generation, fx);
-            }
-            Err(error @ SliceExchangeError::InvalidReport) => {
-                return self.contradict(error.to_string(), fx);
-            }
+        let layout = self.layouts.front().cloned();
+        layout.unwrap_or(division.layout)
+    }
+
+    /// Sends the slices that move to other members, and waits for those that move to this one.
+    pub(super) fn move_slices(&mut self, moves: Vec<Move>, fx: &mut Effects<'_>) {
+        let Some(me) = self.group.as_ref().map(|group| group.rank) else {
+            return;
         };
-        if counts_early {
+        if self.entry.as_ref().is_some_and(|entry| entry.counts_early) {
             self.replica.slices.received();
             self.note_state(fx);
         }
@@ -163,8 +146,7 @@ impl SimulatedWorker {
         }
         let received = moves.into_iter().filter(|sent| sent.to == me);
         let expected = received.map(|sent| HeldRanges::new([sent.elements]));
-        let copies = plan.each[me] == CatchUp::CopyState;
-        self.task = LoopWait::Moving(expected.collect(), copies);
+        self.task = LoopWait::Moving(expected.collect());
         self.take_moved(fx);
     }
 
@@ -189,14 +171,13 @@ impl SimulatedWorker {
 
     /// Continues when all elements that move to this worker have been received.
     pub(super) fn take_moved(&mut self, fx: &mut Effects<'_>) {
-        let (LoopWait::Moving(expected, copies), Some(group)) = (&self.task, &self.group) else {
+        let (LoopWait::Moving(expected), Some(group)) = (&self.task, &self.group) else {
             return;
         };
         let has_received = |elements: &HeldRanges| group.moved.iter().any(|(e, _)| e == elements);
         if !expected.iter().all(has_received) {
             return;
         }
-        let copies = *copies;
         let moved = self
             .group
             .as_mut()
@@ -205,18 +186,7 @@ impl SimulatedWorker {
             self.replica.set_values(&elements, &values);
             fx.fact(Fact::Moved(self.id));
         }
-        self.replica.slices.received();
-        if self.replica.transaction.next_step() == Step(0) {
-            self.replica.reset_momentum();
-        }
-        if copies {
-            // The weights follow, also in a later generation.
-            self.replica.transaction.healed(0);
-            self.healed(fx);
-        } else {
-            self.note_state(fx);
-        }
-        self.gather_weights(AfterWeights::Exchange, fx);
+        self.rejoin(RejoinAnswer::Done, fx);
     }
 
     /// Begins to gather the weights of all elements from the ranks that own them.
@@ -254,10 +224,7 @@ impl SimulatedWorker {
         }
         self.note_digest(next, fx);
         match after {
-            AfterWeights::Exchange => {
-                self.task = LoopWait::Confirming;
-                self.gather(GatherPart::Confirm, fx);
-            }
+            AfterWeights::Exchange => self.rejoin(RejoinAnswer::Done, fx),
             AfterWeights::Step(requests, ends) => self.finish_step(requests, ends, fx),
         }
     }
@@ -281,14 +248,6 @@ impl SimulatedWorker {
         }
     }
 
-    /// Keeps only its own slices, because all members have received theirs.
-    pub(super) fn confirmed(&mut self, fx: &mut Effects<'_>) {
-        self.replica.slices.confirmed();
-        self.replica.keep_held();
-        self.note_state(fx);
-        self.resume(fx);
-    }
-
     /// Begins to move some of the missing second copies after a step; returns false if there are none.
     pub(super) fn restore_copies(&mut self, fx: &mut Effects<'_>) -> bool {
         let next = self.replica.transaction.next_step();
@@ -300,8 +259,10 @@ impl SimulatedWorker {
         }
         self.layouts.pop_front();
         let each = vec![CatchUp::UpToDate; group.size()];
+        let rejoin = Rejoin::of_slices(group.rank, CatchUpPlan { next, each });
         fx.fact(Fact::Restores(self.id));
-        self.begin_exchange(&CatchUpPlan { next, each }, fx);
+        self.entry = Some(SimulatedEntry::new(rejoin));
+        self.rejoin(RejoinAnswer::Done, fx);
         true
     }
 

@@ -1,7 +1,7 @@
 //! A worker's end of the data plane: joining a group, all-gathers, leaving.
 
 use ronde_core::{Generation, Step};
-use ronde_protocol::{WorkerCommand, WorkerEvent, WorkerId};
+use ronde_protocol::{RejoinAnswer, WorkerCommand, WorkerEvent, WorkerId};
 
 use super::{LoopWait, SimulatedWorker};
 use crate::clock::SECOND;
@@ -17,6 +17,7 @@ const OPERATION_MAX: u64 = 2 * SECOND;
 impl SimulatedWorker {
     pub(super) fn leave(&mut self, in_order: bool, fx: &mut Effects<'_>) {
         self.task = LoopWait::Nothing;
+        self.entry = None;
         let Some(group) = self.group.take() else {
             return;
         };
@@ -65,13 +66,11 @@ impl SimulatedWorker {
                 .map(|member| member.worker)
                 .collect(),
         });
+        let rank = group.rank;
         self.group = Some(group);
         self.saving.enter();
         self.layouts.clear();
-        self.task = LoopWait::Members;
-        let claims = fx.has(InjectedBug::GradientIsClaimed);
-        let member = self.replica.member_state(claims).encode();
-        self.gather(GatherPart::Member(member), fx);
+        self.begin_entry(rank, fx);
         for frame in std::mem::take(&mut self.early) {
             self.frame(frame, fx);
         }
@@ -183,7 +182,7 @@ impl SimulatedWorker {
             return;
         };
         match self.task {
-            LoopWait::Nothing | LoopWait::Computing(_) => return,
+            LoopWait::Nothing | LoopWait::Rejoining | LoopWait::Computing(_) => return,
             LoopWait::WritingPart(_) | LoopWait::Publishing => return,
             LoopWait::Moving(..) => return self.take_moved(fx),
             LoopWait::Copying(..) => return self.take_copy(fx),
@@ -197,23 +196,24 @@ impl SimulatedWorker {
             return;
         };
         match std::mem::replace(&mut self.task, LoopWait::Nothing) {
-            LoopWait::Members => self.find_state(GatherPart::concatenate_words(pieces), fx),
-            LoopWait::Loading => self.loaded(&pieces, fx),
-            LoopWait::Reports => self.plan(&GatherPart::concatenate(pieces), fx),
-            LoopWait::Snapshot(plan) => {
-                self.recover(&plan, &GatherPart::concatenate(pieces), fx);
+            LoopWait::Members | LoopWait::Slices => {
+                let words = GatherPart::concatenate_words(pieces);
+                self.rejoin(RejoinAnswer::Words(words), fx);
             }
-            LoopWait::Slices(plan) => {
-                self.move_slices(&plan, &GatherPart::concatenate_words(pieces), fx);
+            LoopWait::Loading => self.loaded(&pieces, fx),
+            LoopWait::Reports => self.reported(GatherPart::concatenate(pieces), fx),
+            LoopWait::Snapshot => {
+                self.rejoin(RejoinAnswer::Bytes(GatherPart::concatenate(pieces)), fx);
             }
             LoopWait::Weights(after) => self.weights_gathered(after, pieces, fx),
-            LoopWait::Confirming => self.confirmed(fx),
+            LoopWait::Confirming => self.rejoin(RejoinAnswer::Done, fx),
             LoopWait::Reducing(step) => self.reduced(step, pieces, fx),
             LoopWait::Voting(step) => self.voted(step, GatherPart::concatenate(pieces), fx),
             LoopWait::Parts(next) => self.all_parts_written(next, fx),
             LoopWait::Published if self.stops => self.exit(WorkerExit::Regular, fx),
             LoopWait::Published => self.resume(fx),
             LoopWait::Nothing
+            | LoopWait::Rejoining
             | LoopWait::Computing(_)
             | LoopWait::Moving(..)
             | LoopWait::Copying(..)

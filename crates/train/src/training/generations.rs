@@ -8,14 +8,15 @@
 use ronde_core::shards::ShardPlan;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{CollectiveError, Event, Group, Rank, Step};
+use ronde_core::{CollectiveError, CollectivesExt, Event, Group, Rank, Step};
 use ronde_parallel::HeldVector;
-use ronde_protocol::MembershipError;
-use ronde_protocol::transaction::{CatchUp, CatchUpPlan, RejoinOutcome};
+use ronde_protocol::transaction::{CatchUp, CatchUpPlan, CommittedStep};
+use ronde_protocol::{MembershipError, Rejoin, RejoinAnswer, RejoinAsk};
 
+use super::entry_facts::EntryFacts;
 use super::restoration::CopyRestoration;
 use super::step::StepTiming;
-use super::{Training, vectors_mut};
+use super::{Training, slices, vectors_mut};
 use crate::TrainError;
 use crate::event_history::share_bytes;
 use crate::progress::RunProgress;
@@ -37,10 +38,10 @@ impl Training {
         self.synchronize()
     }
 
-    /// Brings all members of a new generation to the same step. Workers that join a running job also call it
-    /// before their first step.
+    /// Brings all members of a new generation to the same step, in the order of [`Rejoin`]. Workers that join a running job also
+    /// call it before their first step.
     pub(super) fn synchronize(&mut self) -> Result<(), TrainError> {
-        let (group, before) = (self.member.group.clone(), self.mesh.clone());
+        let before = self.mesh.clone();
         self.align_clocks()?;
         self.transfer = StateTransfer::default();
         self.state_copies.interrupt();
@@ -50,52 +51,149 @@ impl Training {
             self.record_start();
             self.keep_beginning();
         }
-        self.find_state()?;
-        let next = self.session.next_step();
-        let holds = self.holds_gradient(next);
+        let (rank, elements) = (
+            self.member.group.rank().index(),
+            slices::len(&*self.strategy),
+        );
+        let entry = EntryFacts {
+            before: Some(before),
+            ..EntryFacts::default()
+        };
+        let entered = self.enter(Rejoin::new(rank, elements, self.is_divided()), entry)?;
+        if self.is_divided() {
+            self.finish_unfinished();
+            self.share_progress(&entered.plan)?;
+        }
+        if entered.all_compute {
+            self.catch_up()?;
+        }
+        self.record_resumed(&entered.plan.each);
+        Ok(())
+    }
+
+    /// Executes the actions of [`Rejoin`] until the members continue.
+    pub(super) fn enter(
+        &mut self,
+        mut rejoin: Rejoin,
+        mut entry: EntryFacts,
+    ) -> Result<EntryFacts, TrainError> {
+        let mut answer = RejoinAnswer::Done;
+        loop {
+            let ask = rejoin.next(self.session.log_mut(), &mut self.slices, answer)?;
+            entry.plan.clone_from(rejoin.plan());
+            answer = match ask {
+                RejoinAsk::Continue => return Ok(entry),
+                ask => self.answer(ask, &mut entry)?,
+            };
+        }
+    }
+
+    /// Does one thing on the way into a generation.
+    fn answer(
+        &mut self,
+        ask: RejoinAsk,
+        entry: &mut EntryFacts,
+    ) -> Result<RejoinAnswer, TrainError> {
+        match ask {
+            RejoinAsk::ExchangeStates => {
+                entry.members = self.gather_words(&self.member_state().encode())?;
+                return Ok(RejoinAnswer::Words(entry.members.clone()));
+            }
+            RejoinAsk::WaitForState => self.wait_for_state(&entry.members()?)?,
+            RejoinAsk::GiveUpState => self.session.give_up_state(),
+            RejoinAsk::Load(source) => {
+                entry.has_loaded = self.load_state(source, &entry.members()?)?;
+            }
+            RejoinAsk::ExchangeReports => {
+                self.enter_checkpoints(&entry.members()?, entry.has_loaded);
+                let report = self.enter_session()?;
+                return Ok(RejoinAnswer::Bytes(self.session.exchange(&report)?));
+            }
+            RejoinAsk::ExchangeSnapshot(bytes) => {
+                return Ok(RejoinAnswer::Bytes(self.session.exchange(&bytes)?));
+            }
+            RejoinAsk::Report { next, is_complete } => self.member.synchronized(next, is_complete),
+            RejoinAsk::Apply(committed) => self.apply_missed(committed)?,
+            RejoinAsk::Assign => {
+                entry.all_compute = self.assign_shards(&entry.plan)?;
+                if let Some(before) = &entry.before {
+                    self.report_layout(before);
+                }
+                self.tune_buckets();
+                self.measure_speeds();
+            }
+            RejoinAsk::Copy => self.begin_copies(&entry.plan)?,
+            RejoinAsk::ExchangeSlices(words) => {
+                if entry.copies(self.member.group.rank()) {
+                    // The outcome of a step before the copied state.
+                    self.unfinished = None;
+                    self.gathered = None;
+                }
+                return Ok(RejoinAnswer::Words(self.gather_words(&words)?));
+            }
+            RejoinAsk::ChooseLayout(reports) => {
+                let layout = self.next_layout(&entry.plan, &reports);
+                return Ok(RejoinAnswer::Layout(layout));
+            }
+            RejoinAsk::Move(moves) => entry.gathered = self.move_slices(&entry.plan, &moves)?,
+            RejoinAsk::Healed => self.slices_received(entry.last()),
+            RejoinAsk::GatherWeights => self.gather_missing(&entry.plan, entry.gathered)?,
+            RejoinAsk::Confirm => {
+                let group = &self.member.group;
+                group.barrier().map_err(TrainError::Heal)?;
+            }
+            RejoinAsk::Keep(elements) => self.keep_slices(elements),
+            // The caller continues.
+            RejoinAsk::Continue => {}
+        }
+        Ok(RejoinAnswer::Done)
+    }
+
+    /// Brings the session into this generation. Returns this rank's report of its log.
+    fn enter_session(&mut self) -> Result<Vec<u8>, TrainError> {
+        let holds = self.holds_gradient(self.session.next_step());
         let even = self.even_mesh()?;
-        let RejoinOutcome {
-            plan: catch_up,
-            committed,
-        } = self
-            .member
-            .rejoin(&mut self.session, even.reports(), holds)?;
-        let held = self.held.take();
-        if let (Some(committed), Some((_, reduced))) = (committed, held) {
+        let (group, generation) = (self.member.group.clone(), self.member.generation);
+        self.session.enter(group, generation, even.reports());
+        Ok(self.session.transaction().report(holds))
+    }
+
+    /// Applies a step whose outcome this rank missed, with the gradient that it has kept.
+    fn apply_missed(&mut self, committed: CommittedStep) -> Result<(), TrainError> {
+        if let Some((_, reduced)) = self.held.take() {
             let applied = self.apply(&committed, reduced)?;
             self.unfinished = Some((committed, applied, StepTiming::default()));
         }
-        if !self.is_divided() {
+        Ok(())
+    }
+
+    /// Assigns the shards to the members that have the state. Returns whether all have it, or all wait for those that copy it.
+    fn assign_shards(&mut self, catch_up: &CatchUpPlan) -> Result<bool, TrainError> {
+        self.held = None;
+        let is_divided = self.is_divided();
+        if !is_divided {
             self.finish_unfinished();
         }
-        let some_copy_state = catch_up.each.contains(&CatchUp::CopyState);
-        if some_copy_state {
-            let shared = self.history.share(&*group, &catch_up);
+        if catch_up.each.contains(&CatchUp::CopyState) {
+            let shared = self.history.share(&*self.member.group, catch_up);
             shared.map_err(TrainError::Heal)?;
-            if !self.is_divided() {
-                self.share_progress(&catch_up)?;
-            }
         }
-        let spared = self.spared_shards(&catch_up, &even);
+        if !is_divided {
+            self.share_progress(catch_up)?;
+        }
+        let even = self.even_mesh()?;
+        let spared = self.spared_shards(catch_up, &even);
         let all_compute = spared.is_none();
         self.assign(spared.unwrap_or(even))?;
-        self.report_layout(&before);
-        self.tune_buckets();
-        self.measure_speeds();
-        if self.is_divided() {
-            self.exchange_slices(&catch_up)?;
-            self.finish_unfinished();
-            if some_copy_state {
-                self.share_progress(&catch_up)?;
-            }
-        } else if some_copy_state {
-            let transfer = start_transfer(&catch_up, &*group, &self.vectors());
+        Ok(all_compute)
+    }
+
+    /// Starts the copies of whole vectors to the members that copy the state.
+    fn begin_copies(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
+        if catch_up.each.contains(&CatchUp::CopyState) {
+            let transfer = start_transfer(catch_up, &*self.member.group, &self.vectors());
             self.transfer = transfer.map_err(TrainError::Heal)?;
         }
-        if all_compute {
-            self.catch_up()?;
-        }
-        self.record_resumed(&catch_up.each);
         Ok(())
     }
 
@@ -118,9 +216,12 @@ impl Training {
         Some(even.resharded(spared))
     }
 
-    /// Replaces the progress of every member by that of the first one that has the state. Others may have evaluated the last
+    /// Replaces the progress of every member by that of the first one that has the state, if some copy it. Others may have evaluated the last
     /// step already; all members evaluate it again, and those that know it ignore it.
     fn share_progress(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
+        if !catch_up.each.contains(&CatchUp::CopyState) {
+            return Ok(());
+        }
         let mut bytes = self.progress.encode(&self.callbacks).into_bytes();
         let shared = share_bytes(&mut bytes, &*self.member.group, catch_up);
         shared.map_err(TrainError::Heal)?;

@@ -8,9 +8,11 @@ use std::collections::VecDeque;
 use ronde_clock::Stopwatch;
 use ronde_core::Event;
 use ronde_parallel::VectorKind;
+use ronde_protocol::Rejoin;
 use ronde_protocol::holdings::{HeldRanges, Move};
 use ronde_protocol::transaction::{CatchUp, CatchUpPlan, SliceExchange};
 
+use super::entry_facts::EntryFacts;
 use super::{Training, slices};
 use crate::TrainError;
 
@@ -91,7 +93,9 @@ impl Training {
         self.restoration.exchanges += 1;
         self.strategy.limit_copies(copies);
         let each = vec![CatchUp::UpToDate; self.member.group.size()];
-        self.exchange_slices(&CatchUpPlan { next, each })?;
+        let rank = self.member.group.rank().index();
+        let rejoin = Rejoin::of_slices(rank, CatchUpPlan { next, each });
+        self.enter(rejoin, EntryFacts::default())?;
         self.restoration.seconds += begun.elapsed_s();
         if self.restoration.later.is_empty() && self.member.rank.0 == 0 {
             self.report_restored();

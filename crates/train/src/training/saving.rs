@@ -264,26 +264,17 @@ impl Training {
         }
     }
 
-    /// Decides at the beginning of a generation from which state its members continue, and loads the newest checkpoint if they
-    /// do not have all of a state.
+    /// Loads the newest state that all members can load: a copy in memory, a checkpoint, or the state before the first step. Returns
+    /// whether it was one of the first two. All members call it together.
     ///
     /// # Errors
     /// A peer was lost, or the checkpoints cannot be used.
-    pub(super) fn find_state(&mut self) -> Result<(), TrainError> {
-        let term = self.checkpoints.as_ref().and_then(RunCheckpoints::term);
-        let members = self.member_states(term)?;
-        let term = members.iter().map(|member| member.term).max();
-        let term = term.filter(|term| *term > 0);
-        let source = StateSource::of(&members, slices::len(&*self.strategy));
-        if !matches!(source, StateSource::Members(_)) {
-            self.wait_for_state(&members)?;
-        }
-        if source.is_before(self.session.next_step()) {
-            self.session.give_up_state();
-        }
-        if !matches!(source, StateSource::Members(_)) {
-            self.gathered = None;
-        }
+    pub(super) fn load_state(
+        &mut self,
+        source: StateSource,
+        members: &[MemberState],
+    ) -> Result<bool, TrainError> {
+        self.gathered = None;
         let is_later = self.member.generation > Generation::FIRST;
         let has_loaded = match source {
             StateSource::Members(_) => false,
@@ -291,20 +282,24 @@ impl Training {
             StateSource::Initial if self.resume == Resume::Never && !is_later => false,
             StateSource::Initial => self.load_together()?,
         };
-        if has_loaded || !matches!(source, StateSource::Members(_)) {
-            self.history.clear();
-            (self.held, self.unfinished) = (None, None);
+        self.history.clear();
+        (self.held, self.unfinished) = (None, None);
+        if !has_loaded {
+            self.begin_again(members)?;
         }
-        if !has_loaded && !matches!(source, StateSource::Members(_)) {
-            self.begin_again(&members)?;
-        }
+        Ok(has_loaded)
+    }
+
+    /// Continues the checkpoints of the run in this generation, in the newest term that a member knows.
+    pub(super) fn enter_checkpoints(&mut self, members: &[MemberState], has_loaded: bool) {
+        let term = members.iter().map(|member| member.term).max();
+        let term = term.filter(|term| *term > 0);
         if let Some((saving, now)) = self.checkpoints() {
             saving.enter(&now, term);
             if has_loaded && now.rank == Rank(0) {
                 saving.claim_term(&now);
             }
         }
-        Ok(())
     }
 
     /// Leaves the group to wait for silent workers that may have the state, or ends the run if it was to be saved. Returns if the
@@ -312,7 +307,7 @@ impl Training {
     ///
     /// # Errors
     /// As described.
-    fn wait_for_state(&mut self, members: &[MemberState]) -> Result<(), TrainError> {
+    pub(super) fn wait_for_state(&mut self, members: &[MemberState]) -> Result<(), TrainError> {
         let step = members.iter().map(|member| member.next).max();
         let Some(step) = step.filter(|step| *step > Step(0)) else {
             return Ok(());

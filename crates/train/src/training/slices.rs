@@ -8,7 +8,7 @@ use ronde_protocol::holdings::{HeldRanges, Move};
 use ronde_protocol::transaction::{CatchUp, CatchUpPlan, MemberState};
 
 use super::{Training, vectors_mut};
-use crate::checkpoints::ReplicaLayout;
+use crate::checkpoints::{ReplicaLayout, RunCheckpoints};
 use crate::model_copies::{ModelCopies, held_weights};
 use crate::state_transfer::exchange;
 use crate::{Plan, RunConfig, TrainError, checkpoints};
@@ -115,53 +115,51 @@ impl Training {
         }
     }
 
-    /// Returns the states of all members, by rank. All members call it together.
-    pub(super) fn member_states(&self, term: Option<u64>) -> Result<Vec<MemberState>, TrainError> {
+    /// Returns the state of this member, for all others.
+    pub(super) fn member_state(&self) -> MemberState {
         let next = self.session.next_step();
-        let mine = MemberState {
+        let term = self.checkpoints.as_ref().and_then(RunCheckpoints::term);
+        MemberState {
             has_state: !self.session.is_fresh() && self.session.is_complete(),
             term: term.unwrap_or_default(),
             next,
             holds_gradient: self.session.is_complete() && self.holds_gradient(next),
             held: self.slices.held().clone(),
-        };
-        let all = self.gather_words(&mine.encode())?;
-        MemberState::decode_all(&all).ok_or_else(|| inconsistent("reports of its members"))
+        }
     }
 
-    /// Moves the slices of the state to the members that hold them in this generation, and waits. All members call it
-    /// together; `catch_up` says whose slices are up to date. A loss at any moment leaves every slice with a member: see
-    /// [`SliceExchange`](ronde_protocol::transaction::SliceExchange).
-    pub(super) fn exchange_slices(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
-        let group = self.member.group.clone();
-        let me = group.rank().index();
-        let copies = catch_up.each[me] == CatchUp::CopyState;
-        if copies {
-            // The outcome of a step before the copied state.
-            self.unfinished = None;
-            self.gathered = None;
+    /// Moves the slices of the state to the members that hold them from now on, and waits. All members call it together. A loss at
+    /// any moment leaves every slice with a member: see [`SliceExchange`](ronde_protocol::transaction::SliceExchange). Returns the
+    /// number of elements, from the first one, whose weights every member has already.
+    pub(super) fn move_slices(
+        &mut self,
+        catch_up: &CatchUpPlan,
+        moves: &[Move],
+    ) -> Result<usize, TrainError> {
+        if catch_up.next == Step(0) {
+            return Ok(0);
         }
-        self.slices.begin(catch_up.each[me]);
-        let reports = self.gather_words(&self.slices.report())?;
-        let layout = self.next_layout(catch_up, &reports);
-        let moves = self.slices.plan(catch_up, &reports, &layout, me);
-        let moves = moves.map_err(|_| inconsistent("slices of its members"))?;
+        let last = Step(catch_up.next.0 - 1);
+        let gathered = self.gathered_by_all(last)?;
+        self.execute_moves(catch_up, moves, gathered)?;
+        self.restoration.moved(moves);
+        Ok(gathered)
+    }
+
+    /// Notes that this member has received the state after a step, apart from weights, which follow.
+    pub(super) fn slices_received(&mut self, last: Step) {
+        let digest = self.digest(last);
+        self.member.healed(&mut self.session, digest);
+    }
+
+    /// Gathers the weights that this member needs, from element `gathered` on. All members call it together.
+    pub(super) fn gather_missing(
+        &mut self,
+        catch_up: &CatchUpPlan,
+        gathered: usize,
+    ) -> Result<(), TrainError> {
         let is_fresh = catch_up.next == Step(0);
         let last = Step(catch_up.next.0.saturating_sub(1));
-        let gathered = match is_fresh {
-            true => 0,
-            false => self.gathered_by_all(last)?,
-        };
-        if !is_fresh {
-            self.move_slices(catch_up, &moves, gathered)?;
-            self.restoration.moved(&moves);
-        }
-        self.slices.received();
-        if copies {
-            // The weights follow, also in a later generation.
-            let digest = self.digest(last);
-            self.member.healed(&mut self.session, digest);
-        }
         if is_fresh && self.initial.is_none() && self.has_parts() {
             self.reset_weights()?;
         }
@@ -169,12 +167,14 @@ impl Training {
         let compared = (!is_fresh).then_some(last);
         self.gather_rest(last, gathered, compared)?;
         self.gathered = compared;
-        group.barrier().map_err(TrainError::Heal)?;
-        let mine = self.slices.confirmed().clone();
-        self.hold(mine);
-        let digest = self.strategy.digest(compared);
-        self.session.set_digest(digest);
         Ok(())
+    }
+
+    /// Holds only these elements, because all members have received theirs.
+    pub(super) fn keep_slices(&mut self, elements: HeldRanges) {
+        self.hold(elements);
+        let digest = self.strategy.digest(self.gathered);
+        self.session.set_digest(digest);
     }
 
     /// Returns whether the members divide the states of the optimizer, and each keeps all weights.
@@ -231,7 +231,7 @@ impl Training {
     }
 
     /// Executes the moves; of the weights, only those from element `gathered` on.
-    fn move_slices(
+    fn execute_moves(
         &mut self,
         catch_up: &CatchUpPlan,
         moves: &[Move],
@@ -375,13 +375,6 @@ fn moves_within(moves: &[Move], part: Range<usize>) -> Vec<Move> {
         })
     };
     moves.iter().filter_map(of_move).collect()
-}
-
-fn inconsistent(what: &str) -> TrainError {
-    TrainError::Impossible {
-        problem: format!("the new generation received invalid {what}"),
-        hint: "this is a bug of ronde; please report it".to_owned(),
-    }
 }
 
 /// Returns whether each element that any rank holds is held by a second one.
