@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::mpi_launcher::MpiLauncher;
 use crate::output_tail::tail;
 use crate::settings::Competitor;

@@ -10,8 +10,8 @@ use ronde_schedule::{
     self as schedule, Algorithm, Cost, CostModel, Hosts, Schedule, ScheduleError, choose_on,
 };
 
-use crate::BenchError;
 use crate::cases::is_in_place;
+use crate::error::BenchError;
 use crate::operation::{OperationKind, OperationShape};
 use crate::settings::{Preference, Settings};
 use crate::sizes::show_bytes;

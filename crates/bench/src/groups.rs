@@ -11,8 +11,8 @@ use ronde_identity::{Authority, Identity, Member, Validity};
 use ronde_protocol::Assignment;
 use ronde_schedule::{Algorithm, Hosts};
 
-use crate::BenchError;
 use crate::cases::{OperationCase, OperationCases};
+use crate::error::BenchError;
 use crate::hub::START_MAX;
 use crate::settings::{BenchTransport, Settings};
 

@@ -6,8 +6,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::BenchError;
 use crate::competitor::CompetitorProcess;
+use crate::error::BenchError;
 use crate::report::MeasurementRow;
 use crate::turns::{
     CompetitorReply, CompetitorTurn, Hello, LineConnection, Rank0Message, TURN_MAX,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::statistics::median;
 
 /// The number of bytes of a value.

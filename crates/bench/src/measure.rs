@@ -8,7 +8,7 @@ use ronde_core::{
     PointToPoint, ReduceOp, Tag,
 };
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::operation::{OperationKind, OperationShape};
 use crate::reference::ReferenceResult;
 use crate::settings::BufferMemory;

@@ -8,7 +8,7 @@ use ronde_core::exact::ExactSum;
 use ronde_core::{DType, GroupRank, Operation, ReduceOp};
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::error::BenchError;
 
 /// An operation that can be measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

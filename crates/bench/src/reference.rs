@@ -5,7 +5,7 @@ use std::ops::Range;
 use ronde_core::exact::{ExactSum, additions};
 use ronde_core::{Buffer, DType, GroupRank, ReduceOp};
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::operation::{OperationKind, OperationShape};
 use crate::values::{ElementSource, ReferenceElement, with_type};
 

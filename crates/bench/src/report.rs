@@ -5,7 +5,7 @@ use std::path::Path;
 use ronde_core::FormatHeader;
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::machine::Machine;
 use crate::operation::OperationKind;
 use crate::settings::{BenchTransport, BufferMemory, Competitor, Settings};

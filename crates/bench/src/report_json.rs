@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use crate::choice_comparison::chosen;
+use crate::error::BenchError;
+use crate::report::CollectivesReport;
 use crate::report::MeasurementRow;
-use crate::{BenchError, CollectivesReport};
 
 /// A row in a file, with derived values.
 #[derive(Serialize)]

@@ -8,7 +8,7 @@ use ronde_core::{DType, ReduceOp};
 use ronde_schedule::{Algorithm, Hosts};
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::operation::{OperationKind, OperationShape};
 
 /// The transport of a case.

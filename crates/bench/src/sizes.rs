@@ -1,6 +1,6 @@
 //! Parsing of sizes: `8`, `4KiB`, `1MiB`, and ranges such as `8..64MiB`.
 
-use crate::BenchError;
+use crate::error::BenchError;
 
 /// The largest measured size in bytes.
 pub const BYTES_MAX: usize = 256 << 20;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::report::MeasurementRow;
 use crate::settings::Competitor;
 

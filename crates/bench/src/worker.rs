@@ -8,8 +8,8 @@ use ronde_core::Operation;
 use ronde_protocol::Assignment;
 use ronde_schedule::{Algorithm, Hosts};
 
-use crate::BenchError;
 use crate::cases::{OperationCase, OperationCases};
+use crate::error::BenchError;
 use crate::groups::Groups;
 use crate::measure::{MeasuredOperation, REUSES};
 use crate::operation::{OperationKind, OperationShape};

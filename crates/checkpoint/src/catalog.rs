@@ -6,8 +6,11 @@ use ronde_core::Step;
 use ronde_store::{ObjectName, Store, StoreError, StoreExt};
 
 use crate::envelope::DecodeProblem;
+use crate::error::CheckpointError;
+use crate::lineage::Lineage;
 use crate::manifest::MANIFEST_BYTES_MAX;
-use crate::{CheckpointError, Lineage, Manifest, names};
+use crate::manifest::Manifest;
+use crate::names;
 
 /// Whether training may resume from a checkpoint. Judged by file lengths and claims; digests are not compared.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,9 @@ use ronde_core::{Buffer, PlanIdentity, Step};
 use ronde_store::{ObjectName, Store, StoreError, StoreExt};
 
 use crate::catalog::read_manifest;
+use crate::error::CheckpointError;
+use crate::manifest::{Digest, Manifest};
 use crate::reading::{self, ReadTarget, batches};
-use crate::{CheckpointError, Digest, Manifest};
 
 /// A checkpoint whose manifest has been read and checked. Slices are read on demand.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! Splits a slice into separately hashed parts, at tensor boundaries and every 8 MiB.
 
-use crate::StateVector;
+use crate::vector::StateVector;
 
 /// The maximum length of a part.
 pub(crate) const PART_BYTES_MAX: u64 = 8 << 20;
@@ -26,7 +26,7 @@ mod tests {
     use ronde_core::layout::Role;
 
     use super::*;
-    use crate::VectorTensor;
+    use crate::vector::VectorTensor;
 
     #[test]
     fn parts_fill_a_slice_and_never_span_two_tensors() {

@@ -4,7 +4,8 @@ use ronde_core::DType;
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
-use crate::{Checkpoint, CheckpointError, ReadRequest};
+use crate::checkpoint::{Checkpoint, ReadRequest};
+use crate::error::CheckpointError;
 
 /// Returns the bytes of a safetensors file with all tensors of a vector. The same state gives the same bytes, whatever
 /// the number of ranks that saved it. Memory: twice the vector.

@@ -6,7 +6,9 @@ use ronde_core::PlanIdentity;
 use ronde_store::Store;
 
 use crate::catalog::Catalog;
-use crate::{Checkpoint, CheckpointEntry, CheckpointError, CheckpointStatus, SkippedCheckpoint};
+use crate::catalog::{CheckpointEntry, CheckpointStatus};
+use crate::checkpoint::Checkpoint;
+use crate::error::{CheckpointError, SkippedCheckpoint};
 
 /// The checkpoint to resume from.
 #[derive(Debug, Clone)]

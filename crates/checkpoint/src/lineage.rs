@@ -8,7 +8,9 @@ use ronde_store::{Condition, ObjectName, Store, StoreExt};
 use serde::{Deserialize, Serialize};
 
 use crate::envelope::{self, FileFormat};
-use crate::{CheckpointError, Fence, names};
+use crate::error::CheckpointError;
+use crate::fence::Fence;
+use crate::names;
 
 const KIND: FileFormat = FileFormat {
     format: ("ronde.lineage", 1),

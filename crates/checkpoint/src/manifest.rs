@@ -7,8 +7,11 @@ use ronde_store::ObjectName;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::envelope::{self, DecodeProblem, FileFormat};
+use crate::error::CheckpointError;
+use crate::fence::Fence;
+use crate::names;
+use crate::vector::StateVector;
 use crate::vector::check_all;
-use crate::{CheckpointError, Fence, StateVector, names};
 
 const KIND: FileFormat = FileFormat {
     format: ("ronde.checkpoint", 1),

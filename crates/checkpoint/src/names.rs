@@ -3,7 +3,7 @@
 use ronde_core::{Generation, Rank, Step, WorldSize};
 use ronde_store::{ObjectName, StoreError};
 
-use crate::Fence;
+use crate::fence::Fence;
 
 /// The name of the file of claims.
 pub(crate) const LINEAGE: &str = "lineage.json";

@@ -6,10 +6,14 @@ use ronde_core::{DataSignature, Epoch, PlanIdentity, Step, WorldSize};
 use ronde_store::{Condition, ObjectName, Store, StoreError, StoreExt};
 
 use crate::catalog::missing;
+use crate::error::CheckpointError;
+use crate::fence::Fence;
+use crate::lineage::Lineage;
 use crate::manifest::MANIFEST_BYTES_MAX;
-use crate::{
-    CheckpointError, Digest, Fence, FileRecord, Lineage, Manifest, SavedPart, StateVector, names,
-};
+use crate::manifest::{Digest, FileRecord, Manifest};
+use crate::names;
+use crate::saver::SavedPart;
+use crate::vector::StateVector;
 
 /// The maximum number of attempts when other processes write at the same time.
 const ATTEMPTS: usize = 16;

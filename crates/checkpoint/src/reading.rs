@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ronde_store::{ObjectName, Store, StoreError, StoredObject};
 
 use crate::cutting::PART_BYTES_MAX;
-use crate::{CheckpointError, Digest, Manifest, PartRecord, SliceFile};
+use crate::error::CheckpointError;
+use crate::manifest::{Digest, Manifest, PartRecord, SliceFile};
 
 /// Consecutive parts of a slice that are read together.
 pub(crate) struct PartBatch<'m> {

@@ -7,7 +7,11 @@ use ronde_core::Step;
 use ronde_store::{ObjectName, Store};
 
 use crate::catalog::Catalog;
-use crate::{Checkpoint, CheckpointError, CheckpointStatus, Manifest, SkippedCheckpoint, names};
+use crate::catalog::CheckpointStatus;
+use crate::checkpoint::Checkpoint;
+use crate::error::{CheckpointError, SkippedCheckpoint};
+use crate::manifest::Manifest;
+use crate::names;
 
 /// The number of checkpoints to keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

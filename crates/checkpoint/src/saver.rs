@@ -13,9 +13,13 @@ use ronde_core::{Rank, Step, WorldSize};
 use ronde_store::Store;
 use serde::{Deserialize, Serialize};
 
+use crate::error::CheckpointError;
+use crate::fence::Fence;
+use crate::manifest::SliceFile;
+use crate::vector::StateVector;
 use crate::vector::check_all;
 use crate::writer::{CopiedSlice, WriteResult, WriteTask};
-use crate::{CheckpointError, Fence, SliceFile, StateVector, cutting, names, writer};
+use crate::{cutting, names, writer};
 
 /// A contiguous range of a vector's elements in memory.
 #[derive(Debug, Clone, Copy)]

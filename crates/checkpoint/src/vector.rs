@@ -7,7 +7,7 @@ use ronde_core::DType;
 use ronde_core::layout::{ARENA_ALIGNMENT, Arena, Role, StateLayout};
 use serde::{Deserialize, Serialize};
 
-use crate::CheckpointError;
+use crate::error::CheckpointError;
 
 /// A tensor and its offset in a vector.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

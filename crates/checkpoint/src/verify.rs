@@ -7,7 +7,9 @@ use ronde_core::Step;
 use ronde_store::{Store, StoreError};
 
 use crate::catalog::{Catalog, read_manifest};
-use crate::{Checkpoint, CheckpointEntry, CheckpointError, CheckpointStatus};
+use crate::catalog::{CheckpointEntry, CheckpointStatus};
+use crate::checkpoint::Checkpoint;
+use crate::error::CheckpointError;
 
 /// The result of [`verify_all`].
 #[derive(Debug)]

@@ -8,7 +8,9 @@ use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::spans::SpanKind;
 use ronde_store::{ObjectName, Store};
 
-use crate::{CheckpointError, Digest, PartRecord, SavedPart, SliceRecord};
+use crate::error::CheckpointError;
+use crate::manifest::{Digest, PartRecord, SliceRecord};
+use crate::saver::SavedPart;
 
 /// The bytes of one write.
 const WRITE_BYTES: usize = 4 << 20;

@@ -59,6 +59,7 @@ pub use fixed_member::{FixedMember, FixedRank};
 pub use job::{JobCredentials, JobFolder, JobSpec};
 pub use journal::EventLines;
 pub use launcher::{Launcher, LogSink, OutputStream, ProcessSpec, StartedProcess, StopSignal};
+pub use lines::LINE_BYTES_MAX;
 pub use link::{OnLoss, Peers, StopNotice, WorkerLink};
 pub use local::LocalLauncher;
 pub use long_wait::WaitSettings;
@@ -74,6 +75,3 @@ pub use starter::{
 pub use status::{HostStatus, MemberStatus, Status};
 pub use stop::{StopFlag, StopLevel};
 pub use supervise::supervise;
-
-/// The maximum length of an output line of a rank that is delivered in one piece, in bytes.
-pub const LINE_BYTES_MAX: usize = 16 << 10;

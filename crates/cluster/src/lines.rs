@@ -1,6 +1,7 @@
 //! [`LineCutter`]: splits the output of a process into lines of bounded length.
 
-use crate::LINE_BYTES_MAX;
+/// The maximum length of an output line of a rank that is delivered in one piece, in bytes.
+pub const LINE_BYTES_MAX: usize = 16 << 10;
 
 /// The unfinished line of one stream.
 #[derive(Default)]

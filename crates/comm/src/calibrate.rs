@@ -14,10 +14,11 @@ use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operati
 use ronde_schedule::choose::counts;
 use ronde_schedule::{Algorithm, COST_WORDS, CostModel, CostSample, Hosts};
 
+use crate::config::Calibration;
+use crate::group::ProcessGroup;
 use crate::host::this_host;
 use crate::kernels;
 use crate::program::{self, invalid};
-use crate::{Calibration, ProcessGroup};
 
 const NAME: &str = "calibrating";
 /// Length of the shortest operation in words: plan, time, and padding.

@@ -9,8 +9,8 @@ use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operati
 use ronde_schedule::choose::{counts, has_several, seconds_of};
 use ronde_schedule::{self as schedule, Algorithm, CostModel, Decision, Hosts};
 
-use crate::ProcessGroup;
 use crate::frame::{ANY_LEN, Call, CallKind};
+use crate::group::ProcessGroup;
 use crate::program;
 
 /// Number of elements assumed if not all ranks know the length.

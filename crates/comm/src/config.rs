@@ -8,8 +8,9 @@ use ronde_schedule::{Algorithm, Hosts};
 use serde::{Deserialize, Serialize};
 
 use crate::connect::ConnectionPool;
+use crate::flight::FailureHook;
+use crate::security::Security;
 use crate::stream_executor::LINGER;
-use crate::{FailureHook, Security};
 
 /// How members of a group reach each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

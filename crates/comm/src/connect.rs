@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use ronde_core::{CollectiveError, GroupRank};
 
-use crate::GroupConfig;
-use crate::JoinCancellation;
+use crate::config::GroupConfig;
+use crate::config::JoinCancellation;
 use crate::hello::{HELLO, JoinHello};
 use crate::program::invalid;
 use crate::security::TlsKeys;

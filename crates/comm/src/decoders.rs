@@ -4,7 +4,7 @@ use ronde_core::{DType, Generation, GroupRank, ReduceOp};
 use ronde_schedule::Algorithm;
 use ronde_wire::PREFIX_BYTES;
 
-use crate::GroupConfig;
+use crate::config::GroupConfig;
 use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
 use crate::hello::{HELLO, JoinHello};
 use crate::notice::Notice;

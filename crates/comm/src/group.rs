@@ -10,8 +10,8 @@ use ronde_core::spans::TimeSpan;
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, GroupRank, Operation, Work};
 use ronde_schedule::Hosts;
 
-use crate::GroupConfig;
 use crate::choice::Chooser;
+use crate::config::GroupConfig;
 use crate::flight::{FlightRecord, FlightRecorder};
 use crate::frame::{Call, CallKind};
 use crate::program::{GroupMember, invalid, out_of_memory};

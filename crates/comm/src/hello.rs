@@ -7,7 +7,7 @@ use ronde_core::byte_reader::{ByteProblem, ByteReader, write_text};
 use ronde_core::{CollectiveError, Generation, GroupRank, PlanIdentity};
 use ronde_wire::HelloFormat;
 
-use crate::GroupConfig;
+use crate::config::GroupConfig;
 
 /// Maximum size of a hello after its prefix, in bytes.
 const HELLO_BYTES_MAX: usize = 64 << 10;

@@ -2,8 +2,8 @@
 
 use ronde_core::{Buffer, CollectiveError, GroupRank, PointToPoint, ReduceOp, Tag, Work};
 
-use crate::ProcessGroup;
 use crate::frame::{Call, CallKind};
+use crate::group::ProcessGroup;
 use crate::program::{self, GroupMember, invalid};
 use crate::stream_executor::ExecutorCommand;
 use crate::work::pending;

@@ -14,10 +14,11 @@ use ronde_core::byte_reader::number;
 use ronde_core::{CollectiveError, Collectives, CollectivesExt, Group, GroupRank, Mesh, Rank};
 use ronde_schedule::Hosts;
 
+use crate::config::GroupConfig;
 use crate::connect::bind;
+use crate::group::ProcessGroup;
 use crate::program::invalid;
 use crate::transport::in_process::{self, InProcess};
-use crate::{GroupConfig, ProcessGroup};
 
 const NAME: &str = "split";
 /// Size of an encoded request, in bytes.

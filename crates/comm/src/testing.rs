@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use ronde_core::GroupRank;
 
-use crate::{GroupConfig, ProcessGroup};
+use crate::config::GroupConfig;
+use crate::group::ProcessGroup;
 
 /// Runs `f` once per rank of an in-process group of `size`, each on its own thread, and returns their
 /// results by rank.

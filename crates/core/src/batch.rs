@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::order::{SampleOrder, Shuffle};
+use crate::rank::{Epoch, Step};
 use crate::seed::{Purpose, SeedTree};
-use crate::{Epoch, Step};
 
 /// The division of an epoch into global batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

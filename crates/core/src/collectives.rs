@@ -4,8 +4,11 @@
 
 use std::sync::Arc;
 
+use crate::buffer::Buffer;
+use crate::dtype::{DType, ReduceOp};
+use crate::error::CollectiveError;
 use crate::exact::ExactSum;
-use crate::{Buffer, CollectiveError, DType, GroupRank, ReduceOp};
+use crate::rank::GroupRank;
 
 /// A pending operation. It owns the buffer and returns it at the end.
 pub trait Work: Send {

@@ -4,7 +4,11 @@
 //! copies into and out of a buffer of the group. To avoid the copies, keep the values in a [`Buffer`]
 //! and use [`CollectivesExt::run`].
 
-use crate::{Buffer, CollectiveError, Collectives, DType, Element, GroupRank, Operation, ReduceOp};
+use crate::buffer::{Buffer, Element};
+use crate::collectives::{Collectives, Operation};
+use crate::dtype::{DType, ReduceOp};
+use crate::error::CollectiveError;
+use crate::rank::GroupRank;
 
 /// Blocking convenience methods for [`Collectives`].
 pub trait CollectivesExt: Collectives {

@@ -1,6 +1,6 @@
 //! [`Recovery`], which every error of ronde returns, and [`CollectiveError`].
 
-use crate::{Generation, GroupRank};
+use crate::rank::{Generation, GroupRank};
 
 /// The action that a caller should take on an error. Callers use it instead of matching on the error's text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -7,8 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
 use crate::histogram::{TensorValues, ValueHistogram};
+use crate::rank::{Epoch, Generation, Rank, Step};
+use crate::skipped_update::{SkippedUpdate, SkippedUpdates};
 use crate::staleness::WorkerStaleness;
-use crate::{Epoch, Generation, Rank, SkippedUpdate, SkippedUpdates, Step};
 
 /// Reads a number. JSON cannot represent NaN and infinity: they are written as `null` and read as NaN.
 fn is_zero(number: &u64) -> bool {

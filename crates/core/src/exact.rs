@@ -13,7 +13,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use crate::{Buffer, DType, GroupRank};
+use crate::buffer::Buffer;
+use crate::dtype::DType;
+use crate::rank::GroupRank;
 
 /// A node of the tree: the shards `index << level .. (index + 1) << level`, up to the number of shards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

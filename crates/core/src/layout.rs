@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::DType;
+use crate::dtype::DType;
 
 /// Tensors start at multiples of this many elements in an [`Arena`].
 pub const ARENA_ALIGNMENT: usize = 64;

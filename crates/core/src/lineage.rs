@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{PlanIdentity, Step};
+use crate::identity::PlanIdentity;
+use crate::rank::Step;
 
 /// The names of all parts about a plan's parents begin with this.
 const PREFIX: &str = "lineage.";

@@ -1,6 +1,6 @@
 //! [`Mesh`]: the n-dimensional arrangement of ranks, and the groups along its axes.
 
-use crate::Rank;
+use crate::rank::Rank;
 
 /// One axis of a mesh.
 #[derive(Debug, Clone, PartialEq, Eq)]

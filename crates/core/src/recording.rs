@@ -6,8 +6,9 @@
 
 use std::fmt::Write as _;
 
+use crate::header::FormatHeader;
+use crate::rank::{Generation, Rank};
 use crate::spans::{SpanKind, TimeSpan};
-use crate::{FormatHeader, Generation, Rank};
 
 /// The worker that recorded the lines after this one, and its clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

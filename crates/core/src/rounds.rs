@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::batch::BatchPlan;
+use crate::rank::{Shard, Step};
 use crate::shards::{even_range, even_sizes};
-use crate::{Shard, Step};
 
 /// The division of training into rounds, replicas and their inner steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::exact::ExactSum;
-use crate::{GroupRank, Shard, WorldSize};
+use crate::rank::{GroupRank, Shard, WorldSize};
 
 /// Returns range `part` of `0..len` divided into `parts` contiguous ranges whose lengths differ by at most one,
 /// longer ranges first.

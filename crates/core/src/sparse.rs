@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use crate::{DType, exact};
+use crate::dtype::DType;
+use crate::exact;
 
 /// The number of elements of a block: 64 bytes.
 pub const SPARSE_BLOCK: usize = 16;

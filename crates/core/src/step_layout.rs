@@ -8,8 +8,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::rank::{GroupRank, WorldSize};
 use crate::shards::ShardPlan;
-use crate::{GroupRank, WorldSize};
 
 /// Consecutive layers of a model that one rank of a pipeline computes.
 #[derive(Debug, Clone, PartialEq, Eq)]

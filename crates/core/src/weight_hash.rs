@@ -10,8 +10,8 @@ use std::ops::Range;
 
 use twox_hash::XxHash3_64;
 
-use crate::Step;
 use crate::layout::ARENA_ALIGNMENT;
+use crate::rank::Step;
 use crate::shards::even_range;
 
 /// The schedule of hashing.

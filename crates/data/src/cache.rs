@@ -36,7 +36,7 @@ use std::time::Duration;
 use ronde_clock::{Stopwatch, date};
 use ronde_store::{Encrypted, LocalStore, ObjectName, Store, StoredObject};
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::source::SourceFile;
 
 mod fill;

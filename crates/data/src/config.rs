@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use ronde_store::KeySource;
 use serde::{Deserialize, Serialize};
 
-use crate::DataError;
 use crate::dataset::check_form;
 use crate::decode::check_divisor;
 use crate::demo::{RatingsConfig, SplitSizes, SquareImagesConfig};
+use crate::error::DataError;
 use crate::records::{Addresses, RecordsConfig};
 
 /// The `[data]` section of a run file; the key `source` selects the variant.

@@ -6,7 +6,9 @@ use ronde_core::{DataSignature, Epoch};
 
 use crate::decode::ImageFeatures;
 use crate::decode::scratch::DecodeScratch;
-use crate::{DataError, OpenedPart, Vocabulary};
+use crate::error::DataError;
+use crate::read_limit::OpenedPart;
+use crate::vocabulary::Vocabulary;
 
 /// The maximum number of elements of a sample.
 pub(crate) const SAMPLE_ELEMENTS_MAX: usize = 1 << 24;

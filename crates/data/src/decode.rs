@@ -10,8 +10,8 @@ pub(crate) mod scratch;
 use ronde_core::DataSignature;
 use ronde_core::seed::SeedTree;
 
-use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets, check_form};
+use crate::error::DataError;
 use crate::format::{FieldSelection, Record, Value};
 use crate::names::standard_names;
 #[cfg(feature = "full")]

@@ -14,8 +14,10 @@ use std::sync::Arc;
 pub use ratings::RatingsConfig;
 pub use square_images::SquareImagesConfig;
 
+use crate::dataset::{Dataset, Split};
+use crate::error::DataError;
 use crate::format::object::InMemory;
-use crate::{DataError, Dataset, MemoryDataset, Split};
+use crate::memory::MemoryDataset;
 
 /// The maximum number of samples, so that sample numbers cannot overflow.
 const SAMPLES_MAX: u64 = 1 << 40;
@@ -119,7 +121,10 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::{DataConfig, DatasetExt, OpenContext, open};
+    use crate::config::DataConfig;
+    use crate::dataset::DatasetExt;
+    use crate::open_context::OpenContext;
+    use crate::pipeline::open;
 
     fn opened(config: &DataConfig) -> Split {
         open(config, &OpenContext::new(Path::new("."), 0)).unwrap()

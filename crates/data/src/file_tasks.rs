@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use ronde_clock::{Stopwatch, pause};
 
-use crate::DataError;
+use crate::error::DataError;
 
 /// The delay before trying again to lock files that other processes have locked.
 const RETRY_DELAY: Duration = Duration::from_millis(20);

@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
-use crate::DataError;
+use crate::error::DataError;
 pub use config::{FormatConfig, FormatKind, FormatTable};
 pub use csv_lines::CsvLines;
 pub use extent::{EvenLayout, Extent};

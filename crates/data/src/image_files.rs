@@ -5,12 +5,14 @@ use std::sync::Arc;
 use ronde_core::Epoch;
 
 use crate::dataset::FetchedSamples;
+use crate::dataset::{Dataset, DatasetDescription, IGNORED, SampleOrigin};
 use crate::decode::{DecodeScratch, IMAGE_DECODER, ImageDecoder, ImageFeatures};
+use crate::error::DataError;
 use crate::format::BadRecord;
 use crate::format::folder::{IMAGE, is_image};
 use crate::open_context::DataEvent;
+use crate::open_context::OpenContext;
 use crate::source::{FolderNames, SourceFile, expand};
-use crate::{DataError, Dataset, DatasetDescription, IGNORED, OpenContext, SampleOrigin};
 
 /// The largest length of a file of an image, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 28;

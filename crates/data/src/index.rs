@@ -17,13 +17,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use extents::Extents;
+pub(crate) use index_file::key_of;
 use ronde_store::StoredObject;
 use serde::{Deserialize, Serialize};
 
+use crate::error::DataError;
 use crate::format::{BadRecord, Extent, Format};
-use crate::{DataError, ReadLimit};
-use extents::Extents;
-pub(crate) use index_file::key_of;
+use crate::read_limit::ReadLimit;
 
 /// The largest number of bad records that are listed; all are counted.
 pub const BAD_LISTED_MAX: usize = 100;

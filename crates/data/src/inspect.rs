@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::{BadRecord, Format, FormatConfig, Record, Value};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord, SampleLocation};
 use crate::open_context::{DataEvent, OpenContext};

@@ -10,8 +10,9 @@ use ronde_core::rounds::{InnerSteps, RoundPlan};
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Shard, Step, WorldSize};
 
+use crate::dataset::Dataset;
+use crate::error::DataError;
 use crate::format::BadRecord;
-use crate::{DataError, Dataset};
 
 mod decode_pool;
 mod planner;

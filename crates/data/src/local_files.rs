@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::DataError;
 use crate::config::DataConfig;
+use crate::error::DataError;
 use crate::format::{Format, FormatConfig};
 use crate::open_context::OpenContext;
 use crate::records::{Addresses, RecordsConfig};

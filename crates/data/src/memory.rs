@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use ronde_core::{DataSignature, Epoch};
 
+use crate::dataset::{Dataset, SampleOrigin, Targets};
 use crate::dataset::{DatasetDescription, FetchedSamples, FileContent, check_form};
 use crate::decode::{DecodeScratch, RecordDecoder};
-use crate::{DataError, Dataset, OpenedPart, SampleOrigin, Targets};
+use crate::error::DataError;
+use crate::read_limit::OpenedPart;
 
 /// Samples by number, without I/O.
 pub(crate) trait SampleSource: Send + Sync {
@@ -278,7 +280,7 @@ impl FetchedSamples for SamplesInMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DatasetExt;
+    use crate::dataset::DatasetExt;
 
     fn set(features: &[f32], labels: &[u32]) -> Result<MemoryDataset, DataError> {
         MemoryDataset::new(features.to_vec(), labels.to_vec(), vec![2], 3)

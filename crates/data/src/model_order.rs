@@ -4,10 +4,11 @@ use std::fmt;
 
 use ronde_core::{DataSignature, NameList, NameMatch};
 
+use crate::config::DataConfig;
+use crate::dataset::{DatasetDescription, Targets};
 use crate::decode::{Features, Fields, Label};
 use crate::names::standard_name;
 use crate::records::RecordsConfig;
-use crate::{DataConfig, DatasetDescription, Targets};
 
 /// The field of an image in a folder with the name of its class.
 const CLASS_NAME: &str = "class_name";

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use ronde_store::{Opener, RemoteSettings};
 
-use crate::ReadLimit;
+use crate::read_limit::ReadLimit;
 
 /// The subfolder of the cache folder with indexes.
 const INDEX_FOLDER: &str = "index";

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_store::{Address, ObjectName, Store};
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::FormatKind;
 use crate::format::folder::{IMAGE, is_image};
 use crate::open_context::{DataEvent, OpenContext};

@@ -20,14 +20,17 @@ use std::sync::Arc;
 use flate2::bufread::MultiGzDecoder;
 use ronde_store::StoredObject;
 
+use crate::config::DataConfig;
+use crate::dataset::Split;
 use crate::decode::Schema;
 use crate::demo::{EmbeddedFile, Generator, SplitSizes};
+use crate::error::DataError;
 use crate::format::object::{InMemory, ObjectReader, failed, is_gzip};
 use crate::format::{CsvLines, RECORD_BYTES_MAX};
 use crate::open_context::DataEvent;
+use crate::open_context::OpenContext;
 use crate::records::{self, RecordsConfig};
 use crate::source::{FolderNames, expand};
-use crate::{DataConfig, DataError, OpenContext, Split};
 
 /// The steps from records to samples.
 #[derive(Debug)]

@@ -5,9 +5,10 @@ use std::time::Duration;
 use ronde_clock::Stopwatch;
 use ronde_core::Epoch;
 
+use crate::dataset::Dataset;
 use crate::decode::DecodeScratch;
+use crate::error::DataError;
 use crate::format::BadRecord;
-use crate::{DataError, Dataset};
 
 /// The number of samples that are read together.
 const SAMPLES_TOGETHER: usize = 64;

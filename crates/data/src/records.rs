@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use ronde_store::KeySource;
 use serde::{Deserialize, Serialize};
 
-use crate::DataError;
 use crate::cache::CacheMode;
 use crate::decode::{Features, Label, RecordDecoder, SampleUse, Schema};
+use crate::error::DataError;
 use crate::format::FormatConfig;
 use crate::index::OnBadRecord;
 

@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use ronde_store::{Address, ObjectEntry, ObjectName, Opener, Stamp, Store, StoredObject};
 
-use crate::DataError;
+use crate::error::DataError;
 
 mod braces;
 mod find;

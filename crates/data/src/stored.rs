@@ -14,10 +14,14 @@ use crate::cache::Cache;
 use crate::dataset::{
     BadRecordPolicy, DatasetDescription, FetchedSamples, FileContent, Locality, Traffic,
 };
+use crate::dataset::{Dataset, SampleOrigin};
 use crate::decode::RecordDecoder;
+use crate::error::DataError;
 use crate::format::Format;
 use crate::index::{DataFile, Index, SampleLocation};
-use crate::{DataError, DataEvent, Dataset, OpenedPart, SampleOrigin, Vocabulary};
+use crate::open_context::DataEvent;
+use crate::read_limit::OpenedPart;
+use crate::vocabulary::Vocabulary;
 
 mod fetch;
 mod files;

@@ -18,11 +18,12 @@ use ronde_store::{
     Encrypted, LocalStore, MasterKey, ObjectName, Store, StoreError, StoredObject, Upload,
 };
 
+use crate::error::DataError;
 use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
 use crate::format::NumberType;
 use crate::index::{DataFile, key_of};
 use crate::open_context::OpenContext;
-use crate::{DataError, ReadLimit};
+use crate::read_limit::ReadLimit;
 
 #[cfg(feature = "full")]
 mod cuts;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ronde_core::TokenTexts;
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::tokenized::{Tokenization, Tokenizer, UNCUT_BYTES_MAX};
 
 /// The text of the tokens of a data set.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ronde_kernels::ShortFormat;
 
-use crate::Activation;
+use crate::activation::Activation;
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 
 /// The number of floats of each operand in a block, so that all of them stay in the second-level cache.

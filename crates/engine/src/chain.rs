@@ -7,11 +7,17 @@ use std::sync::Arc;
 use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 
-use crate::{
-    Activation, BatchNormValues, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost,
-    LockStep, PartPlace, PassEnds, Precision, Recomputation, Recomputed, ShardGradient, ShardInput,
-    ShardSums, SharedState,
-};
+use crate::activation::Activation;
+use crate::context::ForwardContext;
+use crate::device::Device;
+use crate::error::EngineError;
+use crate::graph::{BatchNormValues, KeptText, PartPlace, PassEnds};
+use crate::layer::{Layer, LayerCost};
+use crate::lock_step::{LockStep, ShardGradient, ShardInput, ShardSums};
+use crate::precision::Precision;
+use crate::recomputation::Recomputation;
+use crate::recomputed::Recomputed;
+use crate::shared_state::SharedState;
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
 ///

@@ -3,7 +3,9 @@
 #[cfg(test)]
 pub(crate) mod reference;
 
-use crate::{EngineError, IGNORED, Predictions};
+use crate::error::EngineError;
+use crate::loss::IGNORED;
+use crate::predictions::Predictions;
 
 /// The number of targets of a box: its class and four numbers.
 const BOX_TARGETS: usize = 5;

@@ -2,7 +2,7 @@
 
 use ronde_core::{Recovery, Shard};
 
-use crate::Precision;
+use crate::precision::Precision;
 
 /// An error of a layer, a loss or a model.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]

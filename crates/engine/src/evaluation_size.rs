@@ -1,6 +1,8 @@
 //! [`EvaluationSize`]: how many samples of an evaluation are in memory at once.
 
-use crate::{Activation, Chain, EngineError};
+use crate::activation::Activation;
+use crate::chain::Chain;
+use crate::error::EngineError;
 
 /// The largest number of samples of a batch.
 const BATCH_MAX: usize = 60;
@@ -75,7 +77,7 @@ mod tests {
     use ronde_core::seed::SeedTree;
 
     use super::*;
-    use crate::ModelConfig;
+    use crate::models::ModelConfig;
 
     #[test]
     fn large_samples_are_evaluated_in_smaller_parts() {

@@ -6,10 +6,14 @@ use std::sync::Arc;
 use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 
-use crate::{
-    Activation, BatchNormValues, Device, EngineError, ForwardContext, KeptText, LockStep,
-    PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
-};
+use crate::activation::Activation;
+use crate::context::ForwardContext;
+use crate::device::Device;
+use crate::error::EngineError;
+use crate::graph::{BatchNormValues, KeptText, PartPlace, PassEnds, TokenShares};
+use crate::lock_step::{LockStep, ShardGradient, ShardInput, ShardSums};
+use crate::precision::Precision;
+use crate::shared_state::SharedState;
 
 /// The output and memory of a layer for one shard, for planning.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

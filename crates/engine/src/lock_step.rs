@@ -8,7 +8,9 @@ use std::ops::Range;
 
 use ronde_core::Shard;
 
-use crate::{Activation, EngineError, ForwardContext};
+use crate::activation::Activation;
+use crate::context::ForwardContext;
+use crate::error::EngineError;
 
 /// A sum over shards that failed; the implementation of [`ShardSums`] has the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

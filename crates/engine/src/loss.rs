@@ -13,7 +13,9 @@ use std::sync::Arc;
 use ronde_core::PartTransfer;
 use serde::{Deserialize, Serialize};
 
-use crate::{EngineError, PartPlace, Predictions};
+use crate::error::EngineError;
+use crate::graph::PartPlace;
+use crate::predictions::Predictions;
 
 pub use boxes::DetectionLoss;
 pub use classes::{CrossEntropy, IGNORED};

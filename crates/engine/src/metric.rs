@@ -6,8 +6,10 @@ mod confusion;
 
 use ronde_kernels::{Vectorised, vectorised};
 
+use crate::error::EngineError;
+use crate::loss::IGNORED;
 use crate::loss::{check_label, counted, nearest};
-use crate::{EngineError, IGNORED, Predictions};
+use crate::predictions::Predictions;
 
 pub use average_precision::MeanAveragePrecision;
 pub use classes::{MacroF1, MeanAbsoluteError};

@@ -43,7 +43,7 @@ pub(crate) use shape::{Concatenate, Reshape, TakeSlice};
 pub use tied_scores::TiedTable;
 pub(crate) use tokens::{ConcatenateTokens, GatherTokens, SliceTokens};
 
-use crate::Activation;
+use crate::activation::Activation;
 
 /// Returns the only input of an operation.
 fn only(inputs: Vec<Activation>) -> Activation {

@@ -2,7 +2,7 @@
 
 use ronde_core::Shard;
 
-use crate::EngineError;
+use crate::error::EngineError;
 use crate::shard_map::ShardMap;
 
 /// The shards of one layer between forward and backward, with the checks of their use: for

@@ -1,6 +1,6 @@
 //! [`Predictions`]: the outputs of a model for some samples, with their targets.
 
-use crate::EngineError;
+use crate::error::EngineError;
 
 /// The outputs of a model for some samples, with their targets; what a loss and a metric compute from.
 ///

@@ -1,6 +1,6 @@
 //! [`Recomputation`]: the layers that compute their activations again instead of keeping them.
 
-use crate::EngineError;
+use crate::error::EngineError;
 
 /// What separates the first and the last name of a range of layers.
 const TO: &str = "..";

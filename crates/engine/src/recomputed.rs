@@ -6,12 +6,16 @@ use std::sync::Arc;
 use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
+use crate::device::{Device, HostDevice};
+use crate::error::EngineError;
+use crate::graph::{BatchNormValues, KeptText, PartPlace, PassEnds, TokenShares};
+use crate::layer::{Layer, LayerCost};
+use crate::lock_step::{LockStep, ShardGradient, ShardInput, ShardSums};
+use crate::precision::Precision;
 use crate::shard_map::ShardMap;
-use crate::{
-    Activation, BatchNormValues, Device, EngineError, ForwardContext, HostDevice, KeptText, Layer,
-    LayerCost, LockStep, Mode, PartPlace, PassEnds, Precision, ShardGradient, ShardInput,
-    ShardSums, SharedState, TokenShares,
-};
+use crate::shared_state::SharedState;
 
 /// Activation checkpointing: the values that the inner layer would keep for backward are recomputed
 /// from its input, which is kept in the format of the layer before. The bits are the same, because

@@ -5,12 +5,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ronde_core::seed::SeedTree;
 use ronde_core::{Shard, Step};
 
+use crate::activation::Activation;
+use crate::chain::Chain;
+use crate::context::{ForwardContext, Mode};
+use crate::device::{Device, KernelCall, KernelObserver, ObservedDevice, PlanningDevice};
+use crate::error::EngineError;
+use crate::evaluation_size::EvaluationSize;
+use crate::graph::GraphLayer;
+use crate::layer::Layer;
 use crate::lock_step::SingleRankSums;
-use crate::{
-    Activation, Chain, Device, EngineError, EvaluationSize, ForwardContext, GraphLayer, KernelCall,
-    KernelObserver, Layer, LockStep, Mode, ModelConfig, ObservedDevice, PlanningDevice, Precision,
-    Recomputation, Recomputed, ShardGradient, ShardInput,
-};
+use crate::lock_step::{LockStep, ShardGradient, ShardInput};
+use crate::models::ModelConfig;
+use crate::precision::Precision;
+use crate::recomputation::Recomputation;
+use crate::recomputed::Recomputed;
 
 /// The largest number of samples of a shard that is planned.
 const SAMPLES_MAX: usize = 1 << 16;

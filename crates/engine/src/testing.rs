@@ -7,10 +7,15 @@ use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
 use serde::Deserialize;
 
-use crate::{
-    Activation, Chain, CrossEntropy, ForwardContext, Layer, Loss, LossOutput, Metric, Mode,
-    ModelConfig, OptimizerConfig, Predictions, TopAccuracy,
-};
+use crate::activation::Activation;
+use crate::chain::Chain;
+use crate::context::{ForwardContext, Mode};
+use crate::layer::Layer;
+use crate::loss::{CrossEntropy, Loss, LossOutput};
+use crate::metric::{Metric, TopAccuracy};
+use crate::models::ModelConfig;
+use crate::optimizer::OptimizerConfig;
+use crate::predictions::Predictions;
 
 /// Returns numbers in `[-1, 1)`, the same for the same seed.
 pub(crate) fn uniform(count: usize, seed: u64) -> Vec<f32> {

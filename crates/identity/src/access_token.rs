@@ -5,8 +5,9 @@ use std::fmt;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use zeroize::Zeroizing;
 
+use crate::error::IdentityError;
 use crate::member::hex;
-use crate::{IdentityError, SecretText};
+use crate::secret::SecretText;
 
 /// The number of random bytes of a created token.
 const RANDOM_BYTES: usize = 16;

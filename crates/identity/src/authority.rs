@@ -14,8 +14,13 @@ use rustls::pki_types::CertificateDer;
 use time::OffsetDateTime;
 use zeroize::{Zeroize, Zeroizing};
 
+use crate::bundle;
+use crate::error::IdentityError;
+use crate::identity::Identity;
+use crate::member::Member;
 use crate::member::job_label;
-use crate::{Fingerprint, Identity, IdentityError, JoinToken, Member, SecretText, bundle};
+use crate::secret::SecretText;
+use crate::token::{Fingerprint, JoinToken};
 
 /// The allowed difference between the clocks of hosts, and the longest time by which a clock may be set back while a job runs.
 const CLOCK_SKEW: Duration = Duration::from_secs(2 * 86_400);

@@ -4,7 +4,8 @@ use pem::{EncodeConfig, LineEnding, Pem};
 use rustls::pki_types::CertificateDer;
 use zeroize::Zeroizing;
 
-use crate::{IdentityError, SecretText};
+use crate::error::IdentityError;
+use crate::secret::SecretText;
 
 /// The maximum number of bytes that are parsed.
 const TEXT_BYTES_MAX: usize = 64 << 10;

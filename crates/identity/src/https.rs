@@ -7,7 +7,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::TLS13;
 
-use crate::IdentityError;
+use crate::error::IdentityError;
 use crate::tls::provider;
 
 /// Returns the settings of a server for clients without certificates: TLS 1.3 and HTTP/1.1. `certificates` is PEM text with
@@ -50,7 +50,8 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     use super::*;
-    use crate::{Authority, Member, Validity};
+    use crate::authority::{Authority, Validity};
+    use crate::member::Member;
 
     #[test]
     fn certificates_and_keys_must_be_complete_and_match() {

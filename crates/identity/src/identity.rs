@@ -8,7 +8,11 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::ParsedCertificate;
 use zeroize::Zeroizing;
 
-use crate::{Fingerprint, IdentityError, Member, SecretText, bundle, explain};
+use crate::error::IdentityError;
+use crate::member::Member;
+use crate::secret::SecretText;
+use crate::token::Fingerprint;
+use crate::{bundle, explain};
 
 /// A member's certificate and key, and the authority that it trusts. Cheap to clone.
 #[derive(Clone)]

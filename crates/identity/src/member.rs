@@ -6,7 +6,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use ronde_core::Rank;
 use rustls::pki_types::ServerName;
 
-use crate::IdentityError;
+use crate::error::IdentityError;
 
 /// A member of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -12,7 +12,9 @@ use rustls::{
     SignatureScheme, version::TLS13,
 };
 
-use crate::{Fingerprint, Identity, IdentityError, JoinToken};
+use crate::error::IdentityError;
+use crate::identity::Identity;
+use crate::token::{Fingerprint, JoinToken};
 
 /// AES-128 comes first, because it is the fastest on processors with AES instructions.
 pub(crate) fn provider() -> Arc<CryptoProvider> {

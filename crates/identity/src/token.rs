@@ -9,8 +9,9 @@ use aws_lc_rs::digest::{SHA256, digest};
 use rustls::pki_types::ServerName;
 use zeroize::Zeroizing;
 
+use crate::error::IdentityError;
 use crate::member::{any_coordinator, hex};
-use crate::{IdentityError, SecretText};
+use crate::secret::SecretText;
 
 const PREFIX: &str = "ronde-join-1";
 const SECRET_BYTES: usize = 32;

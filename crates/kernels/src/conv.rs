@@ -18,16 +18,16 @@ mod winograd;
 
 use std::ops::Range;
 
-use crate::Products;
-use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left, whole_rows};
-use crate::scratch::lend;
-use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
-
 use fold::Fold;
 use image::{GroupImage, OutputGroup, groups, images_of_group};
 use planes::Planes;
 use windows::{FlippedWeights, PackedWindows};
 use winograd::{TiledWeights, WinogradForward, WinogradWeightGradient};
+
+use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left, whole_rows};
+use crate::scratch::lend;
+use crate::simd::Products;
+use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
 
 /// The number of channels of the output at whose multiples a convolution can be divided.
 const OUTPUTS_TOGETHER: usize = 16;

@@ -1,6 +1,6 @@
 //! Squared distances between points and centres, and their gradients.
 
-use crate::{Vectorised, vectorised};
+use crate::simd::{Vectorised, vectorised};
 
 /// The number of sums over which the elements of a distance are distributed, equal at every level: the bits do not
 /// depend on the level.

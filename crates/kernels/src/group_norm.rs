@@ -1,6 +1,6 @@
 //! Normalisation of groups of channels of each sample.
 
-use crate::Affine;
+use crate::batch_norm::Affine;
 use crate::simd::{Vectorised, vectorised};
 
 /// The number of partial sums.

@@ -1,8 +1,9 @@
 //! [`GroupedConvolution`]: convolution in which each group of channels sees only its own inputs.
 
+use crate::conv::Convolution;
 use crate::elementwise::add_to;
+use crate::simd::Products;
 use crate::simd::{Vectorised, vectorised};
-use crate::{Convolution, Products};
 
 /// The lengths of a grouped convolution: each of `groups` groups of input channels makes a group of output channels.
 /// Weights are `[outputs, channels of a group, kernel height, kernel width]`. With one channel per group on both sides it

@@ -2,7 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use crate::{Level, Products, ShortFormat, round_short, with_level};
+use crate::short::{ShortFormat, round_short};
+use crate::simd::{Level, Products, with_level};
 
 /// Runs a test with the kernels of each level that this processor supports.
 pub(crate) fn at_every_level(test: impl Fn()) {

@@ -7,7 +7,7 @@ use ronde_protocol::holdings::HeldRanges;
 
 use crate::state::remap;
 use crate::strategy::VectorKind;
-use crate::{HeldVector, HeldVectorMut};
+use crate::strategy::{HeldVector, HeldVectorMut};
 
 /// The part that a rank holds of a vector whose elements belong to logical coordinates such as senders or replicas. The rank that computes
 /// a coordinate holds its elements, so they move when the ranks divide the coordinates in another way.

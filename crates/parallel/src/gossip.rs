@@ -26,14 +26,15 @@ use ronde_protocol::served::UpdateSamples;
 use ronde_protocol::transaction::ShardReport;
 
 use self::peer::FinishedReplica;
+use crate::error::ParallelError;
+use crate::inner_losses::InnerLosses;
 use crate::parameter_servers::messages::gather_words;
+use crate::parameter_servers::{RoundStart, RoundTally, ServedUpdate};
 use crate::strategy::GradientPart;
+use crate::strategy::{CommittedUpdate, MicroBatch, ReducedGradient, Strategy, UpdateReport};
 use crate::synchronous::replica::ReplicaUpdate;
+use crate::synchronous::{ComputeClock, SynchronousStrategy};
 use crate::whole_replica::WholeReplica;
-use crate::{
-    CommittedUpdate, ComputeClock, InnerLosses, MicroBatch, ParallelError, ReducedGradient,
-    RoundStart, RoundTally, ServedUpdate, Strategy, SynchronousStrategy, UpdateReport,
-};
 
 pub use self::peer::GossipPeer;
 

@@ -26,13 +26,17 @@ use ronde_protocol::transaction::ShardReport;
 use self::kept::KeptReplicas;
 use self::outer_sum::OuterSum;
 use crate::compression::{Codec, CompressionConfig, SentGradient};
+use crate::distributed::DistributedVector;
+use crate::error::ParallelError;
+use crate::inner_losses::InnerLosses;
+use crate::state::ModelState;
+use crate::strategy::{
+    CommittedUpdate, HeldVector, HeldVectorMut, MicroBatch, ReducedGradient, Strategy, UpdateReport,
+};
 use crate::strategy::{GradientPart, LocalStep, ReplicaRounds, VectorKind};
+use crate::synchronous::SynchronousStrategy;
 use crate::synchronous::replica::{ReplicaUpdate, common};
 use crate::whole_replica::WholeReplica;
-use crate::{
-    CommittedUpdate, DistributedVector, HeldVector, HeldVectorMut, InnerLosses, MicroBatch,
-    ModelState, ParallelError, ReducedGradient, Strategy, SynchronousStrategy, UpdateReport,
-};
 
 /// What happens to the states of the inner optimizer between two rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

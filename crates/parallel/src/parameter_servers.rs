@@ -32,12 +32,12 @@ use self::client::ComputedUpdate;
 use self::messages::{ServerAnswer, gather_words};
 use self::slice::{ServedSlot, SliceRules, StateSlice, UpdateScale};
 use crate::bucket;
+use crate::error::ParallelError;
+use crate::inner_losses::InnerLosses;
 use crate::strategy::GradientPart;
+use crate::strategy::{CommittedUpdate, MicroBatch, ReducedGradient, Strategy, UpdateReport};
+use crate::synchronous::{ComputeClock, SynchronousStrategy};
 use crate::whole_replica::WholeReplica;
-use crate::{
-    CommittedUpdate, ComputeClock, InnerLosses, MicroBatch, ParallelError, ReducedGradient,
-    Strategy, SynchronousStrategy, UpdateReport,
-};
 
 pub use self::client::RoundClient;
 pub use self::server::{AbortOnPanic, RoundServer};

@@ -11,10 +11,13 @@ use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::ShardReport;
 
 use crate::compression::SentGradient;
-use crate::{
-    ComputeTimes, DistributedVector, GossipRounds, ModelState, ParallelError, ServedRounds,
-    StageRounds,
-};
+use crate::distributed::DistributedVector;
+use crate::error::ParallelError;
+use crate::gossip::GossipRounds;
+use crate::parameter_servers::ServedRounds;
+use crate::state::ModelState;
+use crate::synchronous::ComputeTimes;
+use crate::synthetic_gradients::StageRounds;
 
 /// The samples of one logical shard.
 #[derive(Debug, Clone)]

@@ -48,13 +48,17 @@ use self::mesh::{Division, MeshGroups, computed_layers, fresh_buckets};
 use self::parts::GroupParts;
 use crate::bucket::{self, Bucket, buckets_in_flight};
 use crate::compression::CompressedExchange;
+use crate::distributed::DistributedVector;
+use crate::error::ParallelError;
 use crate::loss_scale::LossScale;
+use crate::state::ModelState;
 use crate::state::remap_for;
 use crate::strategy::GradientPart;
-use crate::{
-    CommittedUpdate, DistributedVector, EvaluationPart, HeldVector, HeldVectorMut, MicroBatch,
-    ModelState, ParallelError, ReducedGradient, Strategy, UpdateReport, VectorKind, ZeroLevel,
+use crate::strategy::{
+    CommittedUpdate, EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ReducedGradient,
+    Strategy, UpdateReport, VectorKind,
 };
+use crate::zero::ZeroLevel;
 
 /// The computing times of a step so far.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

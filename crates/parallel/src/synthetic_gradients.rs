@@ -26,10 +26,10 @@ use ronde_protocol::transaction::ShardReport;
 
 use self::inbox::NeighbourInbox;
 use self::predictor::{GradientPredictor, PredictedShard, PredictorShape};
-use crate::{
-    ComputeClock, ComputeTimes, InnerLosses, LocalStep, MicroBatch, ParallelError, Strategy,
-    SynchronousStrategy,
-};
+use crate::error::ParallelError;
+use crate::inner_losses::InnerLosses;
+use crate::strategy::{LocalStep, MicroBatch, Strategy};
+use crate::synchronous::{ComputeClock, ComputeTimes, SynchronousStrategy};
 
 pub use self::tally::BorderTally;
 

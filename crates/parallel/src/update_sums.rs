@@ -6,7 +6,7 @@ use ronde_core::exact::Node;
 use ronde_core::norm::{NumberTree, blocks, tree_sum};
 use ronde_engine::{TrustSquares, TrustTree};
 
-use crate::ModelState;
+use crate::state::ModelState;
 
 /// The number of bytes of an encoded sum: tensor, node and two numbers.
 const SUM_BYTES: usize = 28;

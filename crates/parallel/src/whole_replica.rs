@@ -8,12 +8,18 @@ use ronde_engine::{Activation, Chain, Device};
 use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::ShardReport;
 
+use crate::distributed::DistributedVector;
+use crate::error::ParallelError;
+use crate::gossip::GossipRounds;
+use crate::parameter_servers::ServedRounds;
+use crate::state::ModelState;
 use crate::strategy::ReplicaRounds;
-use crate::{
-    CommittedUpdate, ComputeTimes, DistributedVector, EvaluationPart, GossipRounds, HeldVector,
-    HeldVectorMut, MicroBatch, ModelState, ParallelError, ReducedGradient, ServedRounds,
-    StageRounds, Strategy, SynchronousStrategy, UpdateReport,
+use crate::strategy::{
+    CommittedUpdate, EvaluationPart, HeldVector, HeldVectorMut, MicroBatch, ReducedGradient,
+    Strategy, UpdateReport,
 };
+use crate::synchronous::{ComputeTimes, SynchronousStrategy};
+use crate::synthetic_gradients::StageRounds;
 
 /// A strategy whose ranks train whole replicas, each with a [`SynchronousStrategy`] of its own, and whose transaction is a round. It says
 /// what a round is; all else is that of the inner strategy.

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use crate::{ClusterShape, LayoutForecast};
+use crate::cluster::ClusterShape;
+use crate::forecast::LayoutForecast;
 
 /// The kind of an advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]

@@ -6,7 +6,7 @@ use ronde_core::GroupRank;
 use ronde_core::step_layout::StepLayout;
 use ronde_schedule::{ProgramShape, ShardOrder, StageShape};
 
-use crate::LayoutChoice;
+use crate::choice::LayoutChoice;
 
 /// The layers that share a bucket, and the number of their elements.
 #[derive(Debug, Clone, PartialEq, Eq)]

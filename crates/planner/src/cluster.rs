@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::AdviseError;
+use crate::error::AdviseError;
 
 /// The machines that a forecast is for: equal hosts, each with one link to the others.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]

@@ -13,7 +13,7 @@ use ronde_schedule::{
     Algorithm, CostModel, Counts, Hosts, all_gather, choose_on, exact_sum_scatter,
 };
 
-use crate::LinkCosts;
+use crate::costs::LinkCosts;
 
 /// The largest group whose schedules are counted.
 pub const COUNTED_MAX: usize = 64;
@@ -324,7 +324,7 @@ mod tests {
     use ronde_schedule::exact_sum_on;
 
     use super::*;
-    use crate::HostLink;
+    use crate::cluster::HostLink;
 
     fn sum(size: usize) -> ExactSum {
         let size = WorldSize::new(size as u32).unwrap();

@@ -5,7 +5,7 @@ use std::ops::Range;
 use ronde_core::{PartTransfer, PartTransfers};
 use ronde_schedule::CostModel;
 
-use crate::HostLink;
+use crate::cluster::HostLink;
 
 /// The seconds of the passes of a layer for one shard of the largest size.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -10,12 +10,15 @@ use ronde_schedule::{
 };
 use serde::Serialize;
 
+use crate::candidate::{BucketShape, LayoutCandidate};
+use crate::choice::LayoutChoice;
+use crate::cluster::ClusterShape;
+use crate::collective_times::CollectiveTimes;
 use crate::collective_times::{COUNTED_MAX, GroupShape};
+use crate::costs::{LinkCosts, ModelCosts, WorkerCosts};
+use crate::error::AdviseError;
 use crate::rank_hosts::RankHosts;
-use crate::{
-    AdviseError, BucketShape, ClusterShape, CollectiveTimes, LayoutCandidate, LayoutChoice,
-    LinkCosts, ModelCosts, WorkerCosts, step_bytes,
-};
+use crate::step_bytes;
 
 /// The properties of a step that all layouts have in common.
 #[derive(Debug, Clone)]
@@ -437,7 +440,9 @@ pub(crate) mod tests {
     use ronde_schedule::{CostModel, PipelineSchedule};
 
     use super::*;
-    use crate::{HostLink, LayerCosts, PassCosts, RegionShape};
+    use crate::candidate::RegionShape;
+    use crate::cluster::HostLink;
+    use crate::costs::{LayerCosts, PassCosts};
 
     /// A model of equal layers: 1 s forward, 2 s backward, a million elements and a megabyte of output each.
     pub(crate) fn worker(layers: usize) -> WorkerCosts {

@@ -5,10 +5,14 @@
 
 use serde::Serialize;
 
-use crate::{
-    AdviseError, CollectiveTimes, HostLink, LayoutCandidate, LayoutForecast, LinkCosts, RunRequest,
-    StepRequest, forecast,
-};
+use crate::candidate::LayoutCandidate;
+use crate::cluster::HostLink;
+use crate::collective_times::CollectiveTimes;
+use crate::costs::LinkCosts;
+use crate::error::AdviseError;
+use crate::forecast;
+use crate::forecast::{LayoutForecast, StepRequest};
+use crate::run_forecast::RunRequest;
 
 /// The steps between two exchanges of local SGD that forecasts assume, if an epoch has as many.
 const INNER_STEPS: u64 = 50;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use crate::{ScalingCurve, ScalingPoint};
+use crate::scaling::{ScalingCurve, ScalingPoint};
 
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 400.0;
@@ -92,7 +92,7 @@ pub fn efficiency_svg(curve: &ScalingCurve) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LayoutChoice;
+    use crate::choice::LayoutChoice;
 
     #[test]
     fn both_lines_are_inside_the_frame() {

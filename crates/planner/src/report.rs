@@ -5,8 +5,12 @@ use std::fmt::Write;
 use ronde_schedule::ShardOrder;
 use serde::Serialize;
 
+use crate::choice::LayoutChoice;
 use crate::choice::name_of;
-use crate::{ExchangeForecast, LayoutChoice, LayoutForecast, RunForecast, ScalingCurve};
+use crate::forecast::LayoutForecast;
+use crate::other_exchanges::ExchangeForecast;
+use crate::run_forecast::RunForecast;
+use crate::scaling::ScalingCurve;
 
 /// The number of layouts in a table unless all are requested.
 const ROWS: usize = 12;
@@ -253,7 +257,9 @@ pub fn json(found: &RunForecast, curve: &ScalingCurve) -> serde_json::Result<Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClusterShape, HostLink, RunLength, ScalingPoint};
+    use crate::cluster::{ClusterShape, HostLink};
+    use crate::run_forecast::RunLength;
+    use crate::scaling::ScalingPoint;
 
     fn found() -> RunForecast {
         let layout = |data: u32, step_s: f64, fits| LayoutForecast {

@@ -2,12 +2,16 @@
 
 use serde::Serialize;
 
+use crate::advice::{Advice, BatchSettings};
 use crate::advice::{batch_care, larger_machine, more_shards, one_worker, run_separately};
+use crate::candidate::LayoutCandidate;
+use crate::choice::LayoutChoice;
+use crate::cluster::ClusterShape;
+use crate::error::AdviseError;
+use crate::forecast;
+use crate::forecast::{LayoutForecast, StepRequest};
 use crate::other_exchanges::other_exchanges;
-use crate::{
-    Advice, AdviseError, BatchSettings, ClusterShape, CodecCosts, ExchangeForecast,
-    LayoutCandidate, LayoutChoice, LayoutForecast, StepRequest, forecast,
-};
+use crate::other_exchanges::{CodecCosts, ExchangeForecast};
 
 /// Layouts whose times differ by less are equal: measured times are not more exact.
 const EQUAL: f64 = 1.02;
@@ -247,8 +251,10 @@ fn reason(
 mod tests {
     use super::*;
     use crate::advice::AdviceKind;
+    use crate::advice::RateRule;
+    use crate::choice::{ChoiceLimits, layout_choices};
+    use crate::cluster::HostLink;
     use crate::forecast::tests::{candidate, cluster, with_request, worker};
-    use crate::{ChoiceLimits, HostLink, RateRule, layout_choices};
 
     fn compared(
         cluster: ClusterShape,

@@ -2,7 +2,12 @@
 
 use serde::Serialize;
 
-use crate::{AdviseError, ClusterShape, LayoutCandidate, LayoutChoice, StepRequest, forecast};
+use crate::candidate::LayoutCandidate;
+use crate::choice::LayoutChoice;
+use crate::cluster::ClusterShape;
+use crate::error::AdviseError;
+use crate::forecast;
+use crate::forecast::StepRequest;
 
 /// The efficiency with a number of workers, from 0 to 1: the seconds of one worker for the same step, divided by those of all
 /// workers together.
@@ -106,7 +111,7 @@ fn with_data(shape: LayoutChoice, data: u32) -> LayoutChoice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HostLink;
+    use crate::cluster::HostLink;
     use crate::forecast::tests::{candidate, cluster, with_request, worker};
 
     #[test]

@@ -9,12 +9,15 @@ use std::time::Duration;
 
 use ronde_core::{Generation, Step};
 
+use crate::error::ElasticError;
+use crate::journal::{JobPhase, JobRecord};
 use crate::lease::{Lease, LeaseEvent};
+use crate::membership::{CoordinatorId, MemberInfo, SwitchTiming, WorkerId};
+use crate::message::{ToWorker, WorkerPhase, WorkerReport};
+use crate::reason::{LossCause, Reason};
 use crate::restart_history::{RestartDecision, RestartHistory};
-use crate::{
-    CoordinatorId, ElasticError, JobPhase, JobRecord, LossCause, MemberInfo, Reason, Settings,
-    SwitchTiming, Time, ToWorker, WorkerId, WorkerPhase, WorkerReport,
-};
+use crate::settings::Settings;
+use crate::time::Time;
 
 mod answers;
 mod ending;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::{Time, WorkerId};
+use crate::membership::WorkerId;
+use crate::time::Time;
 
 /// A worker whose process is known to lack CPU time may be silent for this many times the limit.
 const BUSY_FACTOR: u32 = 20;

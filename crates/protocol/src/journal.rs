@@ -9,7 +9,7 @@
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{CoordinatorId, MemberInfo, StartFrom, Term, WorkerId};
+use crate::membership::{CoordinatorId, MemberInfo, StartFrom, Term, WorkerId};
 
 /// The phase of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
-use crate::{CoordinatorId, JobRecord, StoreReply, StoreRequest, Term, Time};
+use crate::journal::{JobRecord, StoreReply, StoreRequest};
+use crate::membership::{CoordinatorId, Term};
+use crate::time::Time;
 
 /// The effect of a reply or of elapsed time.
 #[derive(Debug, Clone, PartialEq, Eq)]

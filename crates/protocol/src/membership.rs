@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use ronde_core::{Generation, Rank, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::GenerationPurpose;
-use crate::Reason;
+use crate::assignment::GenerationPurpose;
+use crate::reason::Reason;
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident) => {

@@ -4,7 +4,9 @@
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{GenerationAssignment, MemberInfo, Reason, Term, Time, WorkerId};
+use crate::membership::{GenerationAssignment, MemberInfo, Term, WorkerId};
+use crate::reason::Reason;
+use crate::time::Time;
 
 /// A worker's activity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -7,7 +7,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 
-use crate::{StartFrom, Term, WorkerId, WorkerSlot};
+use crate::membership::{StartFrom, Term, WorkerId, WorkerSlot};
 
 /// How a worker was lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

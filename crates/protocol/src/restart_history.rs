@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{RestartLimits, Time};
+use crate::settings::RestartLimits;
+use crate::time::Time;
 
 /// The decision about a failed worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ElasticError;
 use crate::assignment::MembershipPolicy;
+use crate::error::ElasticError;
 
 /// The rule that decides which workers may continue when members of a generation are unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

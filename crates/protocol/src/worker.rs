@@ -14,10 +14,12 @@
 
 use ronde_core::{Generation, Rank, Step};
 
-use crate::{
-    ElasticError, GenerationAssignment, GroupFailure, MemberInfo, Reason, Settings, SwitchTiming,
-    Term, Time, ToWorker, WorkerPhase, WorkerReport,
-};
+use crate::error::ElasticError;
+use crate::membership::{GenerationAssignment, MemberInfo, SwitchTiming, Term};
+use crate::message::{GroupFailure, ToWorker, WorkerPhase, WorkerReport};
+use crate::reason::Reason;
+use crate::settings::Settings;
+use crate::time::Time;
 
 mod events;
 

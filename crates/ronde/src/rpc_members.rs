@@ -7,7 +7,8 @@ use ronde_core::{Collectives, CollectivesExt};
 use ronde_identity::Member;
 use ronde_rpc::{FunctionRegistry, RpcConfig, RpcLimits, RpcNode, RpcPeer, RpcSecurity, RpcToken};
 
-use crate::{Error, Worker};
+use crate::error::Error;
+use crate::worker::Worker;
 
 /// The bytes by which a rank describes itself to the others.
 const CARD_BYTES: usize = 1_024;

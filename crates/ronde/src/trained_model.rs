@@ -10,7 +10,7 @@ use ronde_train::export::ModelDescription;
 use ronde_train::training::TrainingResult;
 use ronde_train::{FinishedModel, TrainError};
 
-use crate::Error;
+use crate::error::Error;
 
 /// The model of a finished run: equal on all ranks.
 pub struct TrainedModel {

@@ -16,9 +16,12 @@ use ronde_train::training::TrainingResult;
 use ronde_train::worker::publish;
 use ronde_train::{Callback, Extension, Objective, Plan, RunConfig, TrainError, Training};
 
+use crate::error::Error;
+use crate::finished_run::FinishedRun;
 use crate::run_output::RunOutput;
 use crate::sigterm::SigtermGuard;
-use crate::{Error, FinishedRun, TrainedModel, Worker};
+use crate::trained_model::TrainedModel;
+use crate::worker::Worker;
 
 /// The training of a program's own model, and the parts of it that the program defines.
 ///

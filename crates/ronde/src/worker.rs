@@ -18,7 +18,8 @@ use ronde_train::{
 };
 
 use crate::environment::{self, SupervisedWorker, WorkerEnvironment};
-use crate::{Error, Trainer};
+use crate::error::Error;
+use crate::trainer::Trainer;
 
 /// Time limit for connecting to the supervisor, or for meeting the other workers of another launcher.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);

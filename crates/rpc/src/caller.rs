@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::RpcLimits;
 use crate::frame::{ACKNOWLEDGED_MAX, FailureCode, FrameBody, RpcFrameKind};
+use crate::limits::RpcLimits;
 use crate::values::CallValues;
 
 /// Acknowledgements are sent at the latest with this many answers, or with answers of this many bytes.

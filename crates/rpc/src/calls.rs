@@ -11,9 +11,13 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::caller::{CallEnd, CallNumber, LinkFull, NewCall};
+use crate::error::RpcError;
 use crate::frame::{CallHead, FailureCode, HEADER_BYTES, RpcFrameKind, check_size};
+use crate::function::RemoteFunction;
+use crate::node::RpcNode;
 use crate::node::{CallSlot, NodeState};
-use crate::{CallTarget, CallValues, RemoteFunction, RpcError, RpcNode};
+use crate::peers::CallTarget;
+use crate::values::CallValues;
 
 /// The longest limit of a call.
 const LIMIT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);

@@ -5,7 +5,7 @@
 
 use ronde_core::byte_reader::number;
 
-use crate::RpcLimits;
+use crate::limits::RpcLimits;
 use crate::values::CallValues;
 
 /// The size of a header in bytes.

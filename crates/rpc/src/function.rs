@@ -7,8 +7,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::error::FunctionError;
 use crate::frame::FailureCode;
-use crate::{CallContext, CallValues, FunctionError};
+use crate::node::CallContext;
+use crate::values::CallValues;
 
 /// The name, version and types of a function that both sides know. Messages carry the name and the version, never code.
 ///

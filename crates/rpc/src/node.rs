@@ -16,14 +16,17 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::callee::CalleeSession;
 use crate::caller::{CallEnd, CallerAction, CallerLink};
 use crate::connection::RpcConnection;
+use crate::error::RpcError;
 use crate::frame::{FrameBody, RpcFrameKind};
+use crate::function::FunctionRegistry;
 use crate::handlers::{self, FunctionRun, HandlerQueue};
+use crate::io_thread;
 use crate::lease::{LeaseTable, ProcessName};
+use crate::limits::RpcLimits;
 use crate::peers::{CallTarget, RpcPeer};
 use crate::references::{self, HeldObjects, ReferenceTicket};
 use crate::security::{RpcKeys, RpcSecurity};
 use crate::values::ValuePool;
-use crate::{FunctionRegistry, RpcError, RpcLimits, io_thread};
 
 /// The most calls in flight that fit into the list of a new connection.
 const CALLS_MAX: usize = 100_000;

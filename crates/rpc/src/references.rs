@@ -9,10 +9,12 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::{FunctionError, RpcError};
+use crate::function::{FunctionRegistry, RemoteFunction};
+use crate::node::RpcNode;
 use crate::node::{CallContext, NodeShared};
-use crate::{
-    CallTarget, CallValues, FunctionError, FunctionRegistry, RemoteFunction, RpcError, RpcNode,
-};
+use crate::peers::CallTarget;
+use crate::values::CallValues;
 
 /// Objects that one message renews.
 const RENEWED_TOGETHER: usize = 20_000;

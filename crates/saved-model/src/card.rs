@@ -7,7 +7,9 @@ use std::path::Path;
 
 use ronde_core::{NameList, PlanIdentity};
 
-use crate::{ModelError, ModelManifest, publish};
+use crate::error::ModelError;
+use crate::manifest::ModelManifest;
+use crate::publish;
 
 /// The file name of the model card.
 pub const CARD_FILE: &str = "README.md";
@@ -289,8 +291,8 @@ mod tests {
     use ronde_engine::ModelConfig;
 
     use super::*;
+    use crate::manifest::{BestEvaluation, ModelEvaluation};
     use crate::testing::built;
-    use crate::{BestEvaluation, ModelEvaluation};
 
     #[test]
     fn a_card_has_data_plan_results_and_hash_and_no_secrets() {

@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 
 use ronde_core::layout::TensorEntry;
 
+use crate::error::ModelError;
 use crate::names::Counterpart;
-use crate::{ModelError, NamedTensor, Naming, SavedModel};
+use crate::names::Naming;
+use crate::saved_model::SavedModel;
+use crate::write::NamedTensor;
 
 /// A tensor with its name and layout in another library.
 #[derive(Debug, Clone, PartialEq)]

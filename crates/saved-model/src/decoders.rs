@@ -8,10 +8,13 @@ use ronde_core::{DataSignature, FormatHeader};
 use ronde_engine::{EngineError, Layer, ModelConfig};
 
 use crate::converted::convert;
-use crate::{
-    InitialWeights, ModelError, ModelManifest, NamedTensor, Naming, SavedModel, TensorExclusions,
-    WeightFile, write_safetensors,
-};
+use crate::error::ModelError;
+use crate::initial_weights::{InitialWeights, TensorExclusions};
+use crate::manifest::ModelManifest;
+use crate::names::Naming;
+use crate::saved_model::SavedModel;
+use crate::weight_file::WeightFile;
+use crate::write::{NamedTensor, write_safetensors};
 
 /// The path in messages.
 const PATH: &str = "model";

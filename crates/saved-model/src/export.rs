@@ -4,10 +4,14 @@ use std::io::BufWriter;
 use std::path::Path;
 
 use crate::converted::convert;
+use crate::error::ModelError;
 use crate::metadata::weight_metadata;
+use crate::names::Naming;
+use crate::onnx::write_onnx;
 use crate::publish::publish_by;
+use crate::saved_model::SavedModel;
+use crate::torch::write_torch;
 use crate::write::write_with_metadata;
-use crate::{ModelError, Naming, SavedModel, write_onnx, write_torch};
 
 /// A file format for other programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

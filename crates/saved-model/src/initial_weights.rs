@@ -8,9 +8,12 @@ use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_engine::{Chain, Layer, ModelConfig, matches_pattern};
 
 use crate::converted::transposed;
+use crate::error::{ModelError, TensorProblem};
+use crate::manifest::WEIGHTS_FILE;
 use crate::names::Counterpart;
+use crate::names::Naming;
 use crate::weight_file::StoredTensor;
-use crate::{ModelError, Naming, TensorProblem, WEIGHTS_FILE, WeightFile};
+use crate::weight_file::WeightFile;
 
 /// The maximum number of names in a message.
 const NAMES_SHOWN_MAX: usize = 6;

@@ -9,7 +9,8 @@ use ronde_core::{DataSignature, FormatHeader, TokenTexts};
 use ronde_engine::{ModelConfig, Precision, ValueLoss};
 use serde::{Deserialize, Serialize};
 
-use crate::{ImageInput, ModelError};
+use crate::error::ModelError;
+use crate::image_input::ImageInput;
 
 /// The file name of the weights in the folder of a saved model.
 pub const WEIGHTS_FILE: &str = "model.safetensors";

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::ModelManifest;
+use crate::manifest::ModelManifest;
 
 /// The key of the metadata of a safetensors file.
 const SIGNATURE: &str = "ronde.signature";

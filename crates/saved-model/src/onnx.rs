@@ -14,11 +14,13 @@ mod translate;
 
 use std::io::Write;
 
+use ronde_core::protobuf::ProtoMessage;
+
 use self::graph::OnnxGraph;
 use self::translate::Translator;
+use crate::error::ModelError;
 use crate::metadata::graph_properties;
-use crate::{ModelError, SavedModel};
-use ronde_core::protobuf::ProtoMessage;
+use crate::saved_model::SavedModel;
 
 /// The version of ONNX's operator set that exported models use.
 pub const ONNX_OPSET: u64 = 17;

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::ModelError;
+use crate::error::ModelError;
 
 /// Checks that a file can be replaced at a path: renaming a file to a device or a folder would remove it, or fail late.
 ///

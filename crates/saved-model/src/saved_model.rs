@@ -9,11 +9,10 @@ use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_engine::{Chain, EngineError, GraphOutline, Layer, ModelConfig, SharedState};
 
+use crate::error::{ModelError, TensorProblem};
 use crate::manifest::read_limited;
-use crate::{
-    MANIFEST_FILE, ModelError, ModelManifest, TOKENIZER_FILE, TensorProblem, WEIGHTS_FILE,
-    WeightFile,
-};
+use crate::manifest::{MANIFEST_FILE, ModelManifest, TOKENIZER_FILE, WEIGHTS_FILE};
+use crate::weight_file::WeightFile;
 
 /// The largest tokenizer that is read, in bytes.
 const TOKENIZER_BYTES_MAX: u64 = 256 << 20;

@@ -8,7 +8,9 @@ use ronde_core::{DataSignature, FormatHeader};
 use ronde_engine::{Chain, Layer, ModelConfig};
 use serde::Deserialize;
 
-use crate::{ModelManifest, NamedTensor, SavedModel, save};
+use crate::manifest::ModelManifest;
+use crate::saved_model::SavedModel;
+use crate::write::{NamedTensor, save};
 
 /// A model, the shape of a sample and the number of classes.
 #[derive(Deserialize)]

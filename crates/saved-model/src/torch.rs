@@ -11,7 +11,9 @@ use std::io::Write;
 use self::pickle::Pickle;
 use self::zip::ZipWriter;
 use crate::converted::{ConvertedTensor, convert};
-use crate::{ModelError, Naming, SavedModel};
+use crate::error::ModelError;
+use crate::names::Naming;
+use crate::saved_model::SavedModel;
 
 /// Writes the tensors of a saved model in a naming as a dictionary for `load_state_dict`. Memory: a copy of the tensors
 /// whose layouts differ.

@@ -12,7 +12,7 @@ use ronde_core::layout::Arena;
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 
-use crate::{ModelError, TensorProblem};
+use crate::error::{ModelError, TensorProblem};
 
 /// The largest header that is read, in bytes: about 100,000 tensors.
 const HEADER_BYTES_MAX: u64 = 16 << 20;

@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use safetensors::Dtype;
 use safetensors::tensor::View;
 
+use crate::card::write_card;
+use crate::error::ModelError;
+use crate::manifest::{MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
+use crate::publish;
 use crate::publish::publish_by;
-use crate::{MANIFEST_FILE, ModelError, ModelManifest, WEIGHTS_FILE, publish, write_card};
 
 /// A tensor of a model by name.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::str::FromStr;
 
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 
 /// An algorithm for a reduction of `b` bytes over a group of `n` ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,8 +9,10 @@
 
 use std::ops::Range;
 
+use crate::algorithm::Algorithm;
+use crate::error::ScheduleError;
+use crate::hosts::Hosts;
 use crate::schedule::{LocalAction, Region, Round, Schedule, Transfer};
-use crate::{Algorithm, Hosts, ScheduleError};
 
 /// The number of elements of a block per rank, which is a rank's slice in direct exchange. A message costs about as
 /// much as copying a quarter of a slice, and the slices of all other ranks stay in the cache.

@@ -8,10 +8,14 @@ use std::cmp::Ordering;
 
 use ronde_core::{GroupRank, Operation};
 
+use crate::algorithm::Algorithm;
 use crate::blocks::{SETS, block_len};
+use crate::cost_model::CostModel;
+use crate::counts::Counts;
+use crate::error::ScheduleError;
 use crate::hosts::Hosts;
 use crate::make::{all_reduce_at_once, broadcast_by, exact_sum_at_once, reduce, refusal};
-use crate::{Algorithm, CostModel, Counts, Schedule, ScheduleError};
+use crate::schedule::Schedule;
 
 /// The order of preference among algorithms with equal predicted times.
 const ORDER: [Algorithm; 6] = [

@@ -6,7 +6,8 @@
 
 use std::array;
 
-use crate::{Algorithm, CostSample};
+use crate::algorithm::Algorithm;
+use crate::cost_model::CostSample;
 
 /// The operand sizes in bytes at which times are compared. Corrections between two sizes are interpolated, except
 /// towards the last one: from about there on, operands are processed in blocks and do not stay in a cache, so
@@ -114,7 +115,7 @@ fn index(algorithm: Algorithm) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Counts;
+    use crate::counts::Counts;
 
     fn timing(algorithm: Algorithm, bytes: usize, seconds: f64) -> Timing {
         let counts = Counts::default();

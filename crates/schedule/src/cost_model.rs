@@ -1,8 +1,9 @@
 //! [`CostModel`]: predicts the time of a collective, linear in the counts of its schedules.
 
+use crate::algorithm::Algorithm;
 use crate::corrections::{self, Corrections, Timing};
+use crate::counts::Counts;
 use crate::least_squares::{Prior, dot, fit};
-use crate::{Algorithm, Counts};
 
 /// The number of kinds of cost.
 const KINDS: usize = 7;
@@ -259,8 +260,9 @@ mod tests {
     use ronde_core::{Operation, ReduceOp};
 
     use super::*;
+    use crate::algorithm::Algorithm;
     use crate::choose::counts;
-    use crate::{Algorithm, Hosts};
+    use crate::hosts::Hosts;
 
     fn samples(truth: &CostModel, hosts: &Hosts) -> Vec<CostSample> {
         let operation = Operation::AllReduce(ReduceOp::Sum);

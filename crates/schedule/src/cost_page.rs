@@ -3,11 +3,15 @@
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation, ReduceOp};
 
+use crate::algorithm::Algorithm;
+use crate::barrier;
 use crate::choose::counts;
-use crate::{
-    Algorithm, Hosts, Schedule, ScheduleError, all_gather, all_reduce_on, all_to_all, barrier,
-    broadcast_by, exact_sum_on, gather, reduce, reduce_scatter, scatter,
-};
+use crate::error::ScheduleError;
+use crate::exchange::{all_gather, all_to_all, reduce_scatter};
+use crate::hosts::Hosts;
+use crate::make::{all_reduce_on, broadcast_by, exact_sum_on, reduce};
+use crate::rooted::{gather, scatter};
+use crate::schedule::Schedule;
 
 /// The number of one-byte elements of a buffer, divisible by all group sizes of the page.
 const LEN: usize = 64 * 64 * 15;

@@ -6,8 +6,9 @@
 //! piece was sent: short messages are sent and received sequentially, most of a long message concurrently.
 //! Between hosts, the cost of a step is the time of the busiest host's link in its busier direction.
 
+use crate::error::ScheduleError;
+use crate::hosts::Hosts;
 use crate::schedule::{LocalAction, Round, Schedule, Transfer};
-use crate::{Hosts, ScheduleError};
 
 /// The number of bytes of a longer message that are sent before its receiver begins.
 const PIECE_BYTES: usize = 64 << 10;
@@ -274,7 +275,8 @@ mod tests {
     use ronde_core::GroupRank;
 
     use super::*;
-    use crate::{Algorithm, all_reduce_on};
+    use crate::algorithm::Algorithm;
+    use crate::make::all_reduce_on;
 
     fn counted(algorithm: Algorithm, hosts: &Hosts, len: usize, cores: usize) -> Counts {
         let ranks = 0..hosts.size() as u32;

@@ -2,7 +2,7 @@
 
 use ronde_core::Recovery;
 
-use crate::Algorithm;
+use crate::algorithm::Algorithm;
 
 /// The reason why a schedule cannot be created or run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 use crate::schedule::{LocalAction, Region, Schedule, Transfer};
 
 /// The state of one rank in its schedule.

@@ -5,18 +5,20 @@ use std::ops::Range;
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, Operation};
 
+use crate::algorithm::Algorithm;
 use crate::blocks::{block_len, in_blocks};
 use crate::broadcast::broadcast;
 use crate::contributions::Contributions;
 use crate::direct::{direct, direct_scatter};
 use crate::driver::driver;
+use crate::error::ScheduleError;
 use crate::halving_doubling::{halving_doubling, keeps_tree};
 use crate::hierarchical::{LevelSums, hierarchical};
 use crate::hosts::Hosts;
 use crate::ring::ring;
 use crate::rooted::{broadcast_by_slices, reduce_at_root, reduce_by_slices};
+use crate::schedule::Schedule;
 use crate::tree::{tree, tree_reduce};
-use crate::{Algorithm, Schedule, ScheduleError};
 
 /// Calls [`all_reduce_on`] for ranks of one host.
 ///

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use ronde_core::GroupRank;
 
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 
 /// A range of elements of one slot.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ScheduleError;
+use crate::error::ScheduleError;
 use crate::step_program::{Border, ProgramAction};
 
 /// The costs of the layers of a bucket, for one shard where shards pass. Times are in seconds.

@@ -2,8 +2,9 @@
 
 use ronde_data::SampleOrigin;
 
+use crate::class_labels::ClassLabels;
 use crate::output::PredictedSample;
-use crate::{ClassLabels, FoundBox, Prediction};
+use crate::prediction::{FoundBox, Prediction};
 
 /// A column of a table of predictions.
 #[derive(Debug, Clone, PartialEq)]

@@ -6,7 +6,7 @@ use ronde_core::TokenTexts;
 use ronde_data::{DatasetDescription, Targets, Vocabulary};
 use ronde_saved_model::{SavedModel, TargetKind};
 
-use crate::ServeError;
+use crate::error::ServeError;
 
 /// What the outputs and the tokens of a model mean, from its files or from its data.
 #[derive(Debug, Clone)]

@@ -6,7 +6,8 @@ use ronde_data::SampleOrigin;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{self, Column, TableValues};
-use crate::{Prediction, ServeError};
+use crate::error::ServeError;
+use crate::prediction::Prediction;
 
 /// A sample and its prediction: a row of the output.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -182,7 +183,8 @@ fn quoted(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ClassLabels, ClassProbability, FoundBox};
+    use crate::class_labels::ClassLabels;
+    use crate::prediction::{ClassProbability, FoundBox};
 
     fn text(format: OutputFormat, predictions: Vec<Prediction>) -> String {
         let rows = predictions.into_iter().zip(5..);

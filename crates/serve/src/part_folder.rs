@@ -7,7 +7,10 @@ use std::path::{Path, PathBuf};
 use ronde_core::FormatHeader;
 use serde::{Deserialize, Serialize};
 
-use crate::{ChunkPlan, OutputFormat, ServeError, table_file};
+use crate::chunks::ChunkPlan;
+use crate::error::ServeError;
+use crate::output::OutputFormat;
+use crate::table_file;
 
 /// The format of the folder.
 const FORMAT: (&str, u32) = ("ronde.predictions", 2);

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::ClassLabels;
+use crate::class_labels::ClassLabels;
 
 /// The result of a model for one sample. Serialised as an object whose keys depend on the kind of the model. Numbers
 /// that are not finite are `null` in JSON.

@@ -4,8 +4,9 @@ use ronde_data::Targets;
 use ronde_engine::{DetectedImages, ModelConfig};
 use ronde_saved_model::ModelManifest;
 
+use crate::class_labels::ClassLabels;
+use crate::error::ServeError;
 use crate::prediction::{ClassProbability, FoundBox, Prediction};
-use crate::{ClassLabels, ServeError};
 
 /// The probabilities that are returned besides that of the predicted class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

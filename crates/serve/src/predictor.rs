@@ -2,7 +2,9 @@
 
 use ronde_engine::{Activation, Chain};
 
-use crate::{Prediction, PredictionForm, ServeError};
+use crate::error::ServeError;
+use crate::prediction::Prediction;
+use crate::prediction_form::PredictionForm;
 
 /// A model that predicts samples. The bits of a prediction do not depend on the samples that are computed together.
 pub struct Predictor {

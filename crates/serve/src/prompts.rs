@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ronde_data::{Dataset, MemoryDataset, Vocabulary};
 
-use crate::ServeError;
+use crate::error::ServeError;
 
 /// A text and its tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]

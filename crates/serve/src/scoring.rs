@@ -8,9 +8,12 @@ use ronde_core::batch::BatchPlan;
 use ronde_core::shards::ShardPlan;
 use ronde_data::{Batch, Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
 
-use crate::{
-    ChunkPlan, OutputFormat, PartFolder, PredictedSample, Prediction, Predictor, ServeError,
-};
+use crate::chunks::ChunkPlan;
+use crate::error::ServeError;
+use crate::output::{OutputFormat, PredictedSample};
+use crate::part_folder::PartFolder;
+use crate::prediction::Prediction;
+use crate::predictor::Predictor;
 
 /// A model that predicts samples by their numbers in a data set.
 pub trait Scorer {

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 
-use crate::ServeError;
 use crate::columns::Column;
+use crate::error::ServeError;
 
 #[cfg(not(feature = "full"))]
 pub(crate) fn encode(_: &[Column]) -> Result<Vec<u8>, ServeError> {
@@ -216,7 +216,8 @@ mod full {
         use std::io::Write;
 
         use super::*;
-        use crate::{FoundBox, OutputFormat, PredictedSample, Prediction};
+        use crate::output::{OutputFormat, PredictedSample};
+        use crate::prediction::{FoundBox, Prediction};
 
         fn rows(samples: std::ops::Range<u64>) -> Vec<PredictedSample> {
             let found = |sample: u64| FoundBox {

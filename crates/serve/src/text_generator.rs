@@ -8,8 +8,12 @@ use ronde_data::{Batch, Vocabulary};
 use ronde_engine::{Activation, Chain, KeptText, ModelConfig};
 use ronde_saved_model::ModelManifest;
 
+use crate::error::ServeError;
+use crate::prediction::Prediction;
+use crate::prompts::Prompts;
+use crate::scoring::Scorer;
 use crate::text_task::{TextTask, last_scores, translation_scores};
-use crate::{Prediction, Prompts, Scorer, ServeError, TokenSampling};
+use crate::token_sampling::TokenSampling;
 
 /// The settings of generated texts.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,7 +4,7 @@ use ronde_data::Vocabulary;
 use ronde_engine::{Activation, Chain, ModelConfig};
 use ronde_saved_model::ModelManifest;
 
-use crate::ServeError;
+use crate::error::ServeError;
 
 /// The kind of the texts that a model generates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

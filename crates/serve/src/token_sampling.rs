@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use ronde_core::seed::{Purpose, SeedTree};
 
-use crate::ServeError;
+use crate::error::ServeError;
 
 /// How the next token of a generated text is chosen from the model's scores. The default is greedy: the token with the
 /// greatest score.

@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::{ObjectName, StoreError};
+use crate::error::StoreError;
+use crate::name::ObjectName;
 
 mod web;
 

@@ -6,7 +6,7 @@ use aws_lc_rs::{hkdf, rand};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use zeroize::Zeroizing;
 
-use crate::StoreError;
+use crate::error::StoreError;
 
 /// The master key; zeroed when dropped, never printed.
 #[derive(Clone)]

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use crate::{MasterKey, StoreError};
+use crate::error::StoreError;
+use crate::key::MasterKey;
 
 /// The size limit of a key file; a key has at most 64 characters.
 const KEY_FILE_BYTES_MAX: u64 = 4096;

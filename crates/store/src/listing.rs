@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use crate::{ObjectEntry, ObjectName, StoreError};
+use crate::error::StoreError;
+use crate::name::ObjectName;
+use crate::store::ObjectEntry;
 
 /// The files of a folder and of the folders in it. Nothing is missing: an entry that cannot be read
 /// has its cause.

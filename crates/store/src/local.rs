@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
+use crate::error::StoreError;
+use crate::listing::{FolderListing, UnusableCause, UnusableEntry};
 use crate::listing::{object_name, shown};
 use crate::lock::{self, TEMPORARY_PREFIX};
+use crate::name::ObjectName;
 use crate::regular::check;
-use crate::{
-    Condition, FolderListing, NoticeCallback, ObjectEntry, ObjectName, Store, StoreError,
-    StoredObject, UnusableCause, UnusableEntry, Upload, Version,
-};
+use crate::settings::NoticeCallback;
+use crate::store::{Condition, ObjectEntry, Store, StoredObject, Upload, Version};
 
 mod object;
 mod retry;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tempfile::NamedTempFile;
 
-use crate::StoreError;
+use crate::error::StoreError;
 use crate::waits::Deadline;
 
 /// The name prefix of temporary files.

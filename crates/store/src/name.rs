@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::StoreError;
+use crate::error::StoreError;
 
 /// The maximum key length of S3 and of Azure Blob.
 const NAME_BYTES_MAX: usize = 1024;

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::{Address, LocalStore, RemoteSettings, Store, StoreError};
+use crate::address::Address;
+use crate::error::StoreError;
+use crate::local::LocalStore;
+use crate::settings::RemoteSettings;
+use crate::store::Store;
 
 /// Opens the store at `address` for reading and writing. For a remote address this starts the I/O
 /// thread that owns the async runtime (see `IoThread`) and requests one listing, so that wrong

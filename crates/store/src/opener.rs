@@ -4,7 +4,11 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::{Address, LocalStore, RemoteSettings, Store, StoreError};
+use crate::address::Address;
+use crate::error::StoreError;
+use crate::local::LocalStore;
+use crate::settings::RemoteSettings;
+use crate::store::Store;
 
 /// Opens locations for reading. Callers that open the same bucket, container or server share one
 /// store; all stores share one I/O thread.

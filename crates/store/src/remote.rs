@@ -7,11 +7,13 @@ use std::sync::atomic::Ordering;
 use futures_util::TryStreamExt;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersion};
 
+use crate::address::Address;
+use crate::error::StoreError;
 use crate::listing::object_name;
-use crate::{
-    Address, Condition, FolderListing, ObjectEntry, ObjectName, RemoteSettings, Store, StoreError,
-    StoredObject, UnusableCause, UnusableEntry, Upload, Version,
-};
+use crate::listing::{FolderListing, UnusableCause, UnusableEntry};
+use crate::name::ObjectName;
+use crate::settings::RemoteSettings;
+use crate::store::{Condition, ObjectEntry, Store, StoredObject, Upload, Version};
 
 mod build;
 mod client;

@@ -13,7 +13,10 @@
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::rand;
 
-use crate::{MasterKey, ObjectName, StoreError, key};
+use crate::error::StoreError;
+use crate::key;
+use crate::key::MasterKey;
+use crate::name::ObjectName;
 
 /// The number of plain bytes of every chunk but the last.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;

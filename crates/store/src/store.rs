@@ -3,7 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::{FolderListing, ObjectName, Stamp, StoreError};
+use crate::error::StoreError;
+use crate::listing::FolderListing;
+use crate::name::ObjectName;
+use crate::stamp::Stamp;
 
 /// The identifier of an object's contents for a conditional put; equal contents may have equal
 /// versions.

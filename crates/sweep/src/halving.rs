@@ -35,7 +35,8 @@ fn scored(sweep: &Sweep, rung: usize) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Sweep, SweepFile};
+    use crate::file::SweepFile;
+    use crate::state::Sweep;
 
     /// Runs nine trials, whose score is their number, with up to `slots` side by side, and returns how many runs each
     /// budget had.

@@ -222,7 +222,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SweepFile;
+    use crate::file::SweepFile;
 
     #[test]
     fn each_key_has_a_panel_with_a_point_for_each_scored_trial() {

@@ -94,7 +94,8 @@ pub fn csv(sweep: &Sweep) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{RunScore, SweepFile};
+    use crate::file::SweepFile;
+    use crate::state::RunScore;
 
     #[test]
     fn the_best_trial_is_the_first_row() {

@@ -8,7 +8,8 @@ use ronde_data::Dataset;
 use ronde_engine::{BatchNormValues, Chain, Layer};
 use ronde_parallel::MicroBatch;
 
-use crate::{Plan, TrainError};
+use crate::error::TrainError;
+use crate::plan::Plan;
 
 /// The batch normalisations that have one value per channel in each sample; samples of more values are always enough.
 #[derive(Debug, Clone, Default)]

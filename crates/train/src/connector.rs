@@ -7,7 +7,7 @@ use ronde_comm::JoinCancellation;
 use ronde_core::{CollectiveError, Generation, Group, Recovery};
 use ronde_protocol::{Assignment, Departure, JobMember, MembershipError, MembershipPolicy};
 
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// A function that connects a worker to the peers of an assignment. Peers connect to the listener, if there is one; the
 /// attempt is cancelled when its generation ends before all peers are connected.

@@ -13,8 +13,9 @@ use ronde_engine::{
 };
 use ronde_parallel::{EvaluationPart, MicroBatch, ParallelError, Strategy};
 
+use crate::error::TrainError;
 use crate::micro_batch::micro_batch;
-use crate::{Objective, TrainError};
+use crate::objective::Objective;
 
 /// The largest number of sums that the ranks exchange at once, so that the memory for them does not depend on the number
 /// of samples. Results of more classes than this are exchanged batch by batch.

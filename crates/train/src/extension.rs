@@ -4,7 +4,8 @@ use ronde_core::{ParentPlan, PlanIdentity};
 
 use crate::checkpoints::{self, NewestCheckpoint};
 use crate::config::nearest;
-use crate::{Plan, TrainError};
+use crate::error::TrainError;
+use crate::plan::Plan;
 
 /// The part of an identity that is known only after the model was built.
 const TENSORS: &str = "model.tensors";

@@ -8,8 +8,10 @@ use ronde_engine::{Activation, Chain, EngineError, EvaluationSize, Layer, PartPl
 use ronde_parallel::{ModelState, ParallelError, evaluate_guarded};
 use ronde_saved_model::{NamedTensor, PublishedModel};
 
+use crate::error::TrainError;
 use crate::export::{self, ModelDescription, WholeTensor};
-use crate::{Plan, TrainError, TrainingResult};
+use crate::plan::Plan;
+use crate::training::TrainingResult;
 
 /// The model of a finished run, on a worker that has all of it.
 pub struct FinishedModel {

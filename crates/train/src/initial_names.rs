@@ -7,8 +7,10 @@ use ronde_data::{DatasetDescription, InModelOrder, ModelForm};
 use ronde_engine::{GraphOutline, ModelConfig, matches_pattern};
 use ronde_saved_model::{InitialWeights, MANIFEST_FILE, ModelManifest, WEIGHTS_FILE};
 
+use crate::config::RunConfig;
 use crate::config::StartSection;
-use crate::{RunConfig, TrainError, check_tokens};
+use crate::error::TrainError;
+use crate::token_texts::check_tokens;
 
 /// Returns the data section of a run in the order of the classes and columns of the model from which it starts. `None`: it
 /// starts from no model with names.

@@ -5,8 +5,9 @@ use ronde_core::seed::Purpose;
 use ronde_data::{Dataset, DatasetExt};
 use ronde_engine::Chain;
 
+use crate::error::TrainError;
+use crate::plan::Plan;
 use crate::plan::shuffle;
-use crate::{Plan, TrainError};
 
 /// Sets the part of a model's initial state that depends on samples, if there is one. The seed determines the samples,
 /// so every worker computes the same state. Cost: reading [`ronde_engine::ModelConfig::initial_samples`] samples.

@@ -9,7 +9,8 @@ use ronde_saved_model::{
 };
 
 use crate::config::StartSection;
-use crate::{Plan, TrainError};
+use crate::error::TrainError;
+use crate::plan::Plan;
 
 /// The file of `model.init`.
 #[derive(Debug, Clone)]

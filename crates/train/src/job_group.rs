@@ -23,8 +23,8 @@ use ronde_protocol::{
     RejoinAsk,
 };
 
-use crate::TrainError;
 use crate::connector::GenerationConnector;
+use crate::error::TrainError;
 use crate::session::Session;
 use crate::state_transfer;
 

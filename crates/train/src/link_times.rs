@@ -12,8 +12,8 @@ use ronde_core::{
 use ronde_schedule::choose::counts;
 use ronde_schedule::{Algorithm, CostModel, CostSample, Hosts};
 
-use crate::TrainError;
 use crate::config::CommSection;
+use crate::error::TrainError;
 use crate::local_ranks::on_local_ranks;
 
 /// The numbers of elements of the measured sums, and how often each runs.

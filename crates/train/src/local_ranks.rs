@@ -6,8 +6,8 @@ use std::thread;
 use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
 use ronde_core::{CollectiveError, GroupRank};
 
-use crate::TrainError;
 use crate::config::CommSection;
+use crate::error::TrainError;
 
 /// Runs a function as each of a number of ranks, which are connected as a run file says, and returns what it returned by rank.
 ///

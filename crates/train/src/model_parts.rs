@@ -12,8 +12,9 @@ use ronde_parallel::ZeroLevel;
 use ronde_schedule::{PipelineSchedule, ProgramAction, ProgramShape, ShardOrder, programs};
 
 use crate::config::{BalanceMode, ParallelSection, RunConfig};
+use crate::error::TrainError;
 use crate::memory::{DividedModel, PartMemory};
-use crate::{Plan, TrainError};
+use crate::plan::Plan;
 
 /// The parts of a model that workers of a pipeline may have.
 #[derive(Debug, Clone)]

@@ -9,8 +9,8 @@ use ronde_engine::{
     Perplexity, TopAccuracy, ValueLoss,
 };
 
-use crate::TrainError;
 use crate::config::MetricName;
+use crate::error::TrainError;
 use crate::mask_targets::MaskTargets;
 use crate::units_of_data::InUnitsOfData;
 

@@ -14,8 +14,11 @@ use ronde_core::{DataSignature, PlanIdentity, Step, WorldSize};
 use ronde_data::Dataset;
 use ronde_engine::{Chain, EngineError, Layer, LearningRate};
 
+use crate::config::RunConfig;
+use crate::error::TrainError;
 use crate::evaluate::LOSS;
-use crate::{Objective, RunConfig, TrainError, model_parts};
+use crate::model_parts;
+use crate::objective::Objective;
 
 /// The longest wait for another worker.
 const EXCHANGE_TIMEOUT_MAX: Duration = Duration::from_secs(86_400);

@@ -5,8 +5,9 @@ use ronde_data::{Dataset, Targets};
 use ronde_engine::{Chain, Layer, ModelConfig};
 use ronde_parallel::{PredictorTargets, SyntheticGradientsConfig};
 
+use crate::error::TrainError;
 use crate::model_parts::{unknown_cut, work};
-use crate::{Plan, TrainError};
+use crate::plan::Plan;
 
 /// The stages of a model that update with predicted gradients, and their predictors.
 #[derive(Debug, Clone)]

@@ -7,9 +7,9 @@ use ronde_core::Step;
 use ronde_engine::ConfusionMatrix;
 use serde::{Deserialize, Serialize};
 
-use crate::TrainError;
 use crate::callback::{Actions, Callback};
 use crate::config::TrainSection;
+use crate::error::TrainError;
 use crate::evaluate::Evaluation;
 use crate::improvement::{ExactNumber, Improvement};
 

@@ -6,7 +6,8 @@ use ronde_data::files_of_patterns;
 use ronde_saved_model::{InitialWeights, MANIFEST_FILE};
 use ronde_store::KeySource;
 
-use crate::{RunConfig, TrainError};
+use crate::config::RunConfig;
+use crate::error::TrainError;
 
 impl RunConfig {
     /// Returns the files that the run file names by relative paths, relative to its folder `base`, sorted: data, tokenizer,

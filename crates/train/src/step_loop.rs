@@ -12,9 +12,10 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, CollectivesExt, Operation, Rank, Recovery, Shard, weight_hash};
 use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
+use crate::error::TrainError;
 use crate::job_group::GenerationEntry;
+use crate::job_group::JobGroup;
 use crate::session::Session;
-use crate::{JobGroup, TrainError};
 
 /// The samples, shards and length of a [`StepLoop`].
 #[derive(Debug, Clone, Copy)]

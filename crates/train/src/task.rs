@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use ronde_core::{FormatHeader, ParentPlan};
 use serde::{Deserialize, Serialize};
 
-use crate::TrainError;
 use crate::config::{DEFAULT_RUN_FILE, Document, RunConfig};
+use crate::error::TrainError;
 
 /// A resolved run, its base folder and its output folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]

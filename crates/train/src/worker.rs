@@ -13,14 +13,20 @@ use ronde_engine::Layer;
 use ronde_protocol::{Assignment, JobMember, LoneMember, MembershipPolicy};
 
 use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};
+use crate::config::RunConfig;
+use crate::connector::GenerationConnector;
 use crate::core_pinning::{self, CorePinning};
+use crate::error::TrainError;
 use crate::export::{self, ModelDescription};
 use crate::flight_records::FlightRecordWriter;
 use crate::initial_state;
 use crate::initial_weights::InitialWeightFile;
+use crate::job_group::JobGroup;
+use crate::plan::Plan;
 use crate::recording::RecordingThread;
+use crate::task::WorkerTask;
+use crate::training::Training;
 use crate::training::TrainingResult;
-use crate::{GenerationConnector, JobGroup, Plan, RunConfig, TrainError, Training, WorkerTask};
 
 /// A function that returns how the connections of an assignment's group are secured. Equal on all members.
 pub type SecurityPolicy = Arc<dyn Fn(&Assignment) -> Security + Send + Sync>;

@@ -189,7 +189,7 @@ fn compare(metadata: &Value) -> Vec<String> {
         let name = package["name"].as_str().unwrap_or_default();
         let Some(may_use) = allowed.get(name) else {
             problems.push(format!(
-                "crate {name} is not in the table of xtask/src/arrows.rs"
+                "crate {name} is not in the table of xtask/src/tidy/arrows.rs"
             ));
             continue;
         };

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::Serialize;
 
-use crate::BenchError;
+use crate::error::BenchError;
 
 /// A model to train, as in `benchmarks/pytorch_ddp.py`.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -6,7 +6,7 @@ use ronde_core::Event;
 use ronde_core::event::PhaseTimes;
 use serde::Serialize;
 
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::statistics::median;
 
 /// The number of initial steps that are not counted: they touch memory for the first time and open

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use super::{RunTimes, TrainingSettings, Variant};
-use crate::BenchError;
+use crate::error::BenchError;
 use crate::statistics::{mean_and_deviation, median};
 
 /// One variant over all rounds.

@@ -11,7 +11,8 @@ use serde::Serialize;
 use super::TrainingSettings;
 use super::events::RunTimes;
 use super::memory::PeakMemory;
-use crate::{BenchError, KernelReport};
+use crate::error::BenchError;
+use crate::kernels::KernelReport;
 
 /// The PyTorch script.
 const SCRIPT: &str = include_str!("../../../../benchmarks/pytorch_ddp.py");

@@ -5,8 +5,8 @@ use burn::nn::{BatchNorm, BatchNormConfig, Dropout, DropoutConfig, Linear, Linea
 use ronde_core::Step;
 
 use super::*;
+use crate::device::{seed_engine, training_device};
 use crate::testing::{arena, bits, samples, state, training};
-use crate::{seed_engine, training_device};
 
 #[derive(Module, Debug)]
 struct UserModule {

@@ -8,7 +8,7 @@ use ronde_core::CollectiveError;
 use ronde_wire::WireStream;
 
 use super::{ConnectionOutcome, KeptStream, failed, unreachable};
-use crate::JoinCancellation;
+use crate::config::JoinCancellation;
 use crate::hello::JoinHello;
 use crate::transport::PeerStream;
 

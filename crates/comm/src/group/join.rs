@@ -12,6 +12,7 @@ use ronde_schedule::{CostModel, Hosts};
 
 use super::{Link, ProcessGroup, named};
 use crate::choice::Chooser;
+use crate::config::{GroupConfig, TransportChoice};
 use crate::connect::{self, JoinFailure};
 use crate::hello::JoinHello;
 use crate::program::{GroupMember, invalid};
@@ -21,7 +22,6 @@ use crate::stream_executor::{
     ExecutorCommand, ExecutorDriver, FailureReporter, Mailbox, StreamExecutor,
 };
 use crate::transport::{Transport, in_process};
-use crate::{GroupConfig, TransportChoice};
 
 impl ProcessGroup {
     /// Joins over TCP, with TLS if [`GroupConfig::security`] requires it. `peers` holds every rank's

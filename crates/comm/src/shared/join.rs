@@ -16,7 +16,7 @@ use super::pool::MemoryPool;
 use super::queue::SharedQueue;
 use super::tree::ReductionTree;
 use super::wait::SpinBudget;
-use crate::TransportChoice;
+use crate::config::TransportChoice;
 use crate::host::this_host;
 use crate::stream_executor::Mailbox;
 

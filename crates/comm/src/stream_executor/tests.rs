@@ -12,12 +12,13 @@ use ronde_core::{
 };
 use ronde_wire::PREFIX_BYTES;
 
+use crate::config::GroupConfig;
 use crate::frame::{Call, CallKind, FrameHeader, FrameKind, HEADER_BYTES};
+use crate::group::ProcessGroup;
 use crate::hello::{HELLO, JoinHello};
 use crate::notice::Notice;
 use crate::transport::in_process::{self, InProcess};
 use crate::transport::{Interest, Transport};
-use crate::{GroupConfig, ProcessGroup};
 
 /// Returns all members but the last one, and the last one's bare streams.
 fn with_bare_last(size: usize) -> (Vec<ProcessGroup>, InProcess) {

@@ -8,7 +8,7 @@ use ronde_store::StoreError;
 
 use super::Cache;
 use super::object::{CachedFile, RUN_PAGES};
-use crate::DataError;
+use crate::error::DataError;
 use crate::source::SourceFile;
 
 /// The progress of a download.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ronde_store::MasterKey;
 use serde::{Deserialize, Serialize};
 
-use crate::DataError;
+use crate::error::DataError;
 
 /// The treatment of remote files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -11,12 +11,12 @@ mod turn;
 
 use fast_image_resize as fir;
 use fast_image_resize::images::{Image, ImageRef};
+use pixels::PIXELS_MAX;
+pub(super) use pixels::{Channels, PixelSize};
 use ronde_core::philox::Stream;
 
 use super::{DecodeScratch, ImageFeatures, invalid};
-use crate::DataError;
-use pixels::PIXELS_MAX;
-pub(super) use pixels::{Channels, PixelSize};
+use crate::error::DataError;
 
 /// The largest side of a model's input, in pixels.
 const SIDE_MAX: usize = 1 << 14;

@@ -6,8 +6,8 @@ use ronde_core::{DataSignature, NameList};
 
 use super::numbers::NumberDecoder;
 use super::{Features, Schema, field, invalid};
-use crate::DataError;
 use crate::dataset::{CLASSES_MAX, Targets};
+use crate::error::DataError;
 use crate::format::{Record, Value};
 use crate::names::{positions, standard_name, standard_names};
 

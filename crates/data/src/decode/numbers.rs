@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{Fields, RawFeatures, TokenFeatures, field, invalid, one_of};
-use crate::DataError;
 use crate::dataset::CLASSES_MAX;
+use crate::error::DataError;
 use crate::format::{NumberType, Record, Value};
 
 /// Checks a divisor, and returns it unless it is 1.

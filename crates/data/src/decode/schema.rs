@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::invalid;
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::NumberType;
 
 /// The largest number of fields of features or label.

@@ -10,8 +10,10 @@ use ronde_core::seed::{Purpose, SeedTree};
 
 use super::SplitSizes;
 use crate::dataset::DatasetDescription;
+use crate::dataset::{IGNORED, Split};
+use crate::memory::MemoryDataset;
 use crate::memory::SampleSource;
-use crate::{IGNORED, MemoryDataset, Split, Vocabulary};
+use crate::vocabulary::Vocabulary;
 
 /// All words; the index of a word is its number. The first one is padding, the second one marks beginning and end.
 const WORDS: [&str; 57] = [
@@ -249,7 +251,7 @@ fn french_below_thousand(number: u64, at_end: bool, words: &mut Vec<&'static str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DatasetExt;
+    use crate::dataset::DatasetExt;
 
     #[test]
     fn numbers_are_written_correctly() {

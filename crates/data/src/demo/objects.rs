@@ -8,8 +8,10 @@ use ronde_core::seed::{Purpose, SeedTree};
 
 use super::SplitSizes;
 use crate::dataset::{DatasetDescription, check_form};
+use crate::dataset::{IGNORED, Split, Targets};
+use crate::error::DataError;
+use crate::memory::MemoryDataset;
 use crate::memory::SampleSource;
-use crate::{DataError, IGNORED, MemoryDataset, Split, Targets};
 
 /// The identifier of the random stream of a sample's objects; that of its noise follows.
 const OBJECTS: u64 = 11;
@@ -156,7 +158,7 @@ impl SampleSource for SyntheticObjects {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DatasetExt;
+    use crate::dataset::DatasetExt;
 
     #[test]
     fn boxes_hold_the_brighter_pixels_and_do_not_overlap() {

@@ -10,8 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::SplitSizes;
 use crate::dataset::DatasetDescription;
+use crate::dataset::{Split, Targets};
+use crate::error::DataError;
+use crate::memory::MemoryDataset;
 use crate::memory::SampleSource;
-use crate::{DataError, MemoryDataset, Split, Targets};
 
 /// The identifiers of the random streams of the order of the cells, of users, of items, and of the noise.
 const CELLS: u64 = 7;
@@ -166,7 +168,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::{Dataset, DatasetExt};
+    use crate::dataset::{Dataset, DatasetExt};
 
     const MATRIX: RatingsConfig = RatingsConfig {
         samples: 1000,

@@ -8,8 +8,10 @@ use ronde_core::seed::{Purpose, SeedTree};
 
 use super::SplitSizes;
 use crate::dataset::{DatasetDescription, check_form};
+use crate::dataset::{Split, Targets};
+use crate::error::DataError;
+use crate::memory::MemoryDataset;
 use crate::memory::SampleSource;
-use crate::{DataError, MemoryDataset, Split, Targets};
 
 /// The identifier of the random stream of a sample's shapes; that of its noise follows.
 const SHAPES: u64 = 5;
@@ -106,7 +108,7 @@ impl SampleSource for SyntheticShapes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DatasetExt;
+    use crate::dataset::DatasetExt;
 
     #[test]
     fn masks_mark_the_brighter_pixels_and_samples_differ() {

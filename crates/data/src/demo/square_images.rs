@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::SplitSizes;
-use crate::DataError;
 use crate::dataset::check_form;
+use crate::error::DataError;
 
 /// The settings of synthetic square images.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -7,9 +7,11 @@ use ronde_core::philox::Stream;
 use ronde_core::seed::{Purpose, SeedTree};
 
 use super::SplitSizes;
+use crate::dataset::Split;
 use crate::dataset::{DatasetDescription, check_form};
+use crate::error::DataError;
+use crate::memory::MemoryDataset;
 use crate::memory::SampleSource;
-use crate::{DataError, MemoryDataset, Split};
 
 /// The maximum number of elements of all patterns for storing them.
 const STORED_ELEMENTS_MAX: usize = 1 << 22;
@@ -100,7 +102,7 @@ impl SampleSource for SyntheticImages {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Dataset, DatasetExt};
+    use crate::dataset::{Dataset, DatasetExt};
 
     fn all(set: &dyn Dataset) -> Vec<(Vec<f32>, u32)> {
         (0..set.len())

@@ -8,9 +8,11 @@ use ronde_core::philox::Stream;
 use ronde_core::seed::{Purpose, SeedTree};
 
 use super::SplitSizes;
+use crate::dataset::Split;
 use crate::dataset::{DatasetDescription, check_form};
+use crate::error::DataError;
+use crate::memory::MemoryDataset;
 use crate::memory::SampleSource;
-use crate::{DataError, MemoryDataset, Split};
 
 /// One in this many tokens is drawn at random; the others follow the table.
 const FREE_OF: u32 = 4;
@@ -94,7 +96,7 @@ impl SampleSource for SyntheticText {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DatasetExt;
+    use crate::dataset::DatasetExt;
 
     fn text(
         (samples, test_samples): (u64, u64),

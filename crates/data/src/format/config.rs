@@ -10,8 +10,8 @@ use super::{
     CsvLines, FieldSelection, Format, ImageFolder, Npy, Npz, NumberType, TfRecord, TokenizedText,
     Tokens, WebDataset,
 };
-use crate::DataError;
 use crate::decode::{Features, Label, RecordDecoder, Schema};
+use crate::error::DataError;
 use crate::tokenized::{Tokenization, Tokenizer};
 
 /// The number of tokens of a record if there is no schema.

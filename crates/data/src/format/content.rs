@@ -5,7 +5,7 @@ use std::ops::Range;
 use ronde_store::StoredObject;
 
 use super::{ItemSink, ScanItem};
-use crate::DataError;
+use crate::error::DataError;
 
 /// Bytes that are read at once.
 const CHUNK: u64 = 1 << 20;

@@ -20,6 +20,8 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
+use heading::Heading;
+use lines::{LineSplitter, SplitOutcome};
 use ronde_core::NameList;
 use ronde_store::StoredObject;
 
@@ -29,10 +31,8 @@ use super::{
     BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
     ScanItem, SharedBytes, Value,
 };
-use crate::DataError;
+use crate::error::DataError;
 use crate::names::{positions, standard_names};
-use heading::Heading;
-use lines::{LineSplitter, SplitOutcome};
 
 /// The largest size of a line, in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;

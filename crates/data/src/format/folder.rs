@@ -13,7 +13,7 @@ use ronde_store::StoredObject;
 use super::{
     Extent, FieldSelection, Format, Record, RecordFile, Records, ScanItem, SharedBytes, Value,
 };
-use crate::DataError;
+use crate::error::DataError;
 use crate::names::{positions, standard_name, standard_names};
 
 /// File name extensions of images.

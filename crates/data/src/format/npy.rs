@@ -22,7 +22,7 @@ use ronde_store::StoredObject;
 
 use super::content::ContentHasher;
 use super::{EvenLayout, Extent, Format, NumberType, RecordFile, Records, ScanItem, SharedBytes};
-use crate::DataError;
+use crate::error::DataError;
 pub(crate) use header::{HEADER_BYTES_MAX, NpyHeader};
 pub use npz::Npz;
 use rows::{ArrayRows, NpyColumn};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ronde_store::{Stamp, StoreError, StoredObject, Version};
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::BadRecord;
 
 /// A reader of an object from a given offset.

@@ -22,6 +22,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use column_type::ColumnType;
+use footer::footer;
+use group::RowGroup;
 use parquet::basic::Compression;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use ronde_store::StoredObject;
@@ -32,10 +35,7 @@ use super::{
     EXTENT_BYTES_MAX, Extent, FieldSelection, Format, RECORD_BYTES_MAX, RecordFile, Records,
     ScanItem, SharedBytes,
 };
-use crate::DataError;
-use column_type::ColumnType;
-use footer::footer;
-use group::RowGroup;
+use crate::error::DataError;
 
 /// The format of Parquet tables.
 #[derive(Debug, Clone, Default)]

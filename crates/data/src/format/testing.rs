@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ronde_store::StoredObject;
 
 use super::{BadRecord, Extent, Format, Record, ScanItem, SharedBytes, Value};
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::object::InMemory;
 
 /// A factory of files in memory.

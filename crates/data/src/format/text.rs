@@ -6,7 +6,7 @@ use ronde_store::StoredObject;
 
 use super::tokens::TokenFile;
 use super::{Extent, Format, NumberType, RecordFile, Records, ScanItem, SharedBytes, Tokens};
-use crate::DataError;
+use crate::error::DataError;
 use crate::tokenized::{DocumentLayout, TokenFileFooter};
 
 /// The format of text files, read through the tokens that [`crate::tokenized::tokenize`] stored.

@@ -17,6 +17,7 @@ pub mod write;
 
 use std::sync::Arc;
 
+use frames::{NextFrame, RecordFrame, next};
 use ronde_store::StoredObject;
 
 use super::object::{is_gzip, unpack};
@@ -24,8 +25,7 @@ use super::{
     BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
     ScanItem, SharedBytes,
 };
-use crate::DataError;
-use frames::{NextFrame, RecordFrame, next};
+use crate::error::DataError;
 
 /// The size up to which small records are grouped into one extent, in bytes.
 const EXTENT_BYTES: u64 = 16 << 10;

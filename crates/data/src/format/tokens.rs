@@ -12,7 +12,7 @@ use super::{
     EvenLayout, Extent, Format, NumberType, Record, RecordFile, Records, ScanItem, SharedBytes,
     Value,
 };
-use crate::DataError;
+use crate::error::DataError;
 
 /// Approximate size of an extent, in bytes.
 const EXTENT_BYTES: u64 = 64 << 10;

@@ -19,6 +19,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
+use members::{TarMember, TarMembers, split};
 use ronde_store::StoredObject;
 
 use super::object::{is_gzip, unpack};
@@ -27,8 +28,7 @@ use super::{
     BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
     ScanItem, SharedBytes, Value,
 };
-use crate::DataError;
-use members::{TarMember, TarMembers, split};
+use crate::error::DataError;
 
 /// The field that contains the key of a record.
 const KEY: &str = "__key__";

@@ -12,9 +12,10 @@ use super::{
     BAD_LISTED_MAX, DataFile, Index, IndexLayout, IndexProgress, IndexSettings, OnBadRecord,
     SkippedRecords,
 };
+use crate::error::DataError;
 use crate::file_tasks::{Cancellation, ClaimOutcome, FileTask, TaskClaim, run_file_tasks};
 use crate::format::{BadRecord, Format, RecordFile};
-use crate::{DataError, ReadLimit};
+use crate::read_limit::ReadLimit;
 
 /// The bytes between two reports of the progress within a file.
 const PROGRESS_BYTES: u64 = 1 << 20;

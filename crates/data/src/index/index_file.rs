@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::DataFile;
 use super::file_index::FileIndex;
-use crate::DataError;
+use crate::error::DataError;
 use crate::file_tasks::{TaskClaim, failed};
 
 /// The largest size of an index, enough for 500 million extents.

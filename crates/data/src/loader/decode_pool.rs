@@ -14,9 +14,10 @@ use ronde_core::spans::SpanKind;
 
 use super::planner::{BatchPlanner, FetchUnit, PlannedBatch};
 use super::{Batch, LoaderTimes};
+use crate::dataset::Dataset;
 use crate::dataset::FetchedSamples;
 use crate::decode::DecodeScratch;
-use crate::{DataError, Dataset};
+use crate::error::DataError;
 
 /// The maximum number of units fetched at the same time, each by one thread.
 const FETCHES: u64 = 2;

@@ -8,7 +8,7 @@ use ronde_core::rounds::{InnerStep, InnerSteps, RoundPlan};
 use ronde_core::{Epoch, Shard, Step};
 
 use super::LoaderPlan;
-use crate::Dataset;
+use crate::dataset::Dataset;
 
 /// A batch with the numbers of its samples.
 #[derive(Debug)]

@@ -5,8 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use ronde_core::{Epoch, GroupRank, WorldSize};
 
 use super::*;
+use crate::dataset::{DatasetDescription, FetchedSamples};
 use crate::decode::DecodeScratch;
-use crate::{DatasetDescription, FetchedSamples, MemoryDataset};
+use crate::memory::MemoryDataset;
 
 mod stored;
 

@@ -1,7 +1,9 @@
 //! Classes and columns of a model among those of data: the same, in another order, missing and new.
 
 use super::*;
-use crate::{DatasetExt, OpenContext, open};
+use crate::dataset::DatasetExt;
+use crate::open_context::OpenContext;
+use crate::pipeline::open;
 
 /// Returns a section of a table with the columns `a`, `b`, `y` and `class`.
 fn section(features: &str, label: &str) -> DataConfig {

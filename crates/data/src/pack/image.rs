@@ -1,10 +1,9 @@
 //! Records of images, with the field names of TensorFlow's tools.
 
-use crate::DataError;
+use super::{PackItem, invalid};
+use crate::error::DataError;
 use crate::format::{Record, Value};
 use crate::picture::Picture;
-
-use super::{PackItem, invalid};
 
 /// The field of the class number in TFRecord files.
 pub(super) const LABEL: &str = "image/class/label";

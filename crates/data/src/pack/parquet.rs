@@ -11,7 +11,7 @@ use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 
 use super::{PackItem, PackTask, image, invalid, read};
-use crate::DataError;
+use crate::error::DataError;
 
 /// The maximum bytes of a row group; readers read a whole group at once.
 const GROUP_BYTES: usize = 8 << 20;

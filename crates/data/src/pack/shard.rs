@@ -3,7 +3,7 @@
 use ronde_store::{ObjectName, Upload};
 
 use super::{PackItem, PackTask, image, read, tar};
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::FormatKind;
 use crate::format::tfrecord::write::{example, frame};
 

@@ -3,11 +3,15 @@
 use std::sync::Arc;
 
 use super::{DecodedRecords, OpenedFile, TestOrigin};
+use crate::dataset::Split;
 use crate::decode::{DecodeScratch, RecordDecoder, SampleUse};
+use crate::error::DataError;
 use crate::format::{
     BadRecord, CsvLines, Extent, Format, RecordFile, Records, ScanItem, SharedBytes,
 };
-use crate::{DataError, MemoryDataset, OpenContext, ReadLimit, Split};
+use crate::memory::MemoryDataset;
+use crate::open_context::OpenContext;
+use crate::read_limit::ReadLimit;
 
 /// The maximum number of features of a file: 8 GiB.
 const FEATURES_MAX: usize = 1 << 31;

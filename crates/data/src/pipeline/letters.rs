@@ -7,9 +7,12 @@ use ronde_core::Epoch;
 use ronde_core::seed::{Purpose, SeedTree};
 
 use super::OpenedFile;
+use crate::dataset::{Dataset, IGNORED, Split};
 use crate::dataset::{DatasetDescription, FileContent, check_form};
+use crate::error::DataError;
+use crate::memory::MemoryDataset;
 use crate::memory::SampleSource;
-use crate::{DataError, Dataset, IGNORED, MemoryDataset, Split, Vocabulary};
+use crate::vocabulary::Vocabulary;
 
 /// The maximum bytes of a text.
 const TEXT_BYTES_MAX: u64 = 1 << 28;
@@ -180,7 +183,7 @@ impl SampleSource for MaskedWindows {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::DatasetExt;
+    use crate::dataset::DatasetExt;
 
     fn text(bytes: &[u8], context: usize) -> Result<Split, DataError> {
         split(bytes.to_vec(), "text".to_owned(), context, None)

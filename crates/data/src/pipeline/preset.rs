@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use super::{DecodedRecords, FileOrigin, Pipeline, TestOrigin};
+use crate::config::DataConfig;
 use crate::config::check_masked;
 use crate::dataset::check_form;
 use crate::decode::{Features, Fields, Label, NumberFeatures, Schema};
 use crate::demo::{DIGITS, DIGITS_FOR_TRAINING, Generator, NOVEL, SplitSizes, SquareImagesConfig};
+use crate::error::DataError;
 use crate::format::CsvLines;
-use crate::{DataConfig, DataError};
 
 /// The shape, the number of classes and the number of grey levels of the embedded digits.
 const DIGIT_SHAPE: [usize; 3] = [1, 8, 8];

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use super::*;
+use crate::dataset::{Dataset, DatasetExt, Targets};
 use crate::format::object::InMemory;
 use crate::format::testing::gzip;
-use crate::{Dataset, DatasetExt, Targets};
 
 fn table() -> DataConfig {
     DataConfig::Csv {

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
-use crate::DataError;
 use crate::cache::Cache;
+use crate::error::DataError;
 use crate::index::DataFile;
 use crate::source::SourceFile;
 

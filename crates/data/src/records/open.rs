@@ -11,14 +11,17 @@ use super::file::RecordsFile;
 use super::{Addresses, RecordsConfig};
 use crate::cache::{Cache, CacheMode, CacheSettings, FillProgress};
 use crate::dataset::FileContent;
+use crate::dataset::{Dataset, Split};
 use crate::decode::{RecordDecoder, SampleUse, Schema};
+use crate::error::DataError;
 use crate::format::{Format, FormatConfig};
 use crate::index::{DataFile, Index, IndexProgress, IndexSettings, OnBadRecord};
 use crate::open_context::{DataEvent, OpenContext};
+use crate::read_limit::OpenedPart;
 use crate::source::{FolderNames, SourceFile, expand};
 use crate::stored::{ReadSettings, Selection, StoredDataset};
 use crate::tokenized::{self, Tokenization, tokenize};
-use crate::{DataError, Dataset, OpenedPart, Split, Vocabulary};
+use crate::vocabulary::Vocabulary;
 
 /// The number of concurrent reads from another machine; each one mostly waits.
 const REMOTE_READS: usize = 8;

@@ -15,7 +15,7 @@ use super::glob::Glob;
 use super::names::{is_writer_folder, is_writer_marker};
 use super::pattern::{Pattern, PatternChoice};
 use super::{FolderNames, FoundFiles, LeftOut, SourceFile, SourceRoot};
-use crate::DataError;
+use crate::error::DataError;
 
 /// The maximum number of concurrent requests.
 const REQUESTS_MAX: usize = 16;

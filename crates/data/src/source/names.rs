@@ -1,6 +1,6 @@
 //! [`FolderNames`]: which files of a folder are data, and the account of the others.
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::FormatKind;
 
 /// Which files of a folder are data. Hidden files and folders, and what table writers put beside their tables, are never data.

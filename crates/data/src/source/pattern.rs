@@ -6,7 +6,7 @@ use ronde_store::{Address, ObjectName, Opener, StoreExt};
 
 use super::braces;
 use super::glob::Glob;
-use crate::DataError;
+use crate::error::DataError;
 
 /// The maximum length of a list of patterns.
 const LIST_BYTES_MAX: u64 = 256 << 20;

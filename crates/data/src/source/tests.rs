@@ -6,7 +6,7 @@ use std::time::Duration;
 use ronde_store::{Opener, RemoteSettings, Stamp};
 
 use super::{FolderNames, FoundFiles, SourceFile, expand};
-use crate::DataError;
+use crate::error::DataError;
 
 /// Creates a folder of files, each with its path as contents.
 fn tree(paths: &[&str]) -> tempfile::TempDir {

@@ -10,9 +10,9 @@ use ronde_core::Epoch;
 use super::files::{OpenFile, OpenFiles};
 use super::pool::BufferPool;
 use super::reads::{ByteRequest, CoalescedRead, plan};
-use crate::DataError;
 use crate::dataset::FetchedSamples;
 use crate::decode::{DecodeScratch, RecordDecoder};
+use crate::error::DataError;
 use crate::format::{BadRecord, Extent, RecordFile, Records, SharedBytes};
 use crate::index::SampleLocation;
 

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_store::StoredObject;
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::{Format, RecordFile};
 use crate::index::DataFile;
 

@@ -8,7 +8,7 @@ use flate2::bufread::MultiGzDecoder;
 
 use super::Tokenization;
 use super::cuts::CharacterPairs;
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::BadRecord;
 use crate::format::object::{ObjectReader, failed, is_gzip};
 use crate::index::DataFile;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use ronde_store::{StoreError, StoredObject, Upload};
 
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::object::InMemory;
 use crate::index::DataFile;
 

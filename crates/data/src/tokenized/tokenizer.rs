@@ -5,7 +5,7 @@ use std::path::Path;
 use super::cuts::CharacterPairs;
 #[cfg(feature = "full")]
 use super::cuts::CutRule;
-use crate::DataError;
+use crate::error::DataError;
 
 /// The maximum length of a `tokenizer.json`.
 #[cfg(feature = "full")]

@@ -4,7 +4,7 @@ use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 
 use super::*;
-use crate::ModelConfig;
+use crate::models::ModelConfig;
 use crate::testing::cross_entropy;
 use crate::testing::{arena, bits, gradients, samples, state, training};
 

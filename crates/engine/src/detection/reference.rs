@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::{BOX_OUTPUTS, BOX_TARGETS, DetectedImages};
-use crate::IGNORED;
+use crate::loss::IGNORED;
 
 /// The images and the results.
 #[derive(Deserialize)]

@@ -4,7 +4,8 @@ use ronde_kernels::Products;
 use serde::{Deserialize, Serialize};
 
 use super::{HostDevice, ProductMethod};
-use crate::{EngineError, Precision};
+use crate::error::EngineError;
+use crate::precision::Precision;
 
 /// The library that computes matrix products and convolutions on the processor. Everything else, attention included, is
 /// computed by `ronde-kernels`.

@@ -13,15 +13,14 @@ mod threads;
 
 pub(crate) use norms::statistics_values;
 pub(super) use products::ProductKernels;
-
 use ronde_kernels::{Products, ShortFormat};
 use serde::{Deserialize, Serialize};
+use threads::Threads;
 
 use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
-use crate::EngineError;
+use crate::error::EngineError;
 use crate::host::engine_name;
 use crate::memory::HostValues;
-use threads::Threads;
 
 /// The processor: kernels compiled for its instruction sets, on ordinary memory, by one thread or several. The number of
 /// threads does not change a bit.

@@ -14,7 +14,7 @@ use ronde_kernels::{
 };
 
 use super::{DeviceSlice, DeviceSliceMut};
-use crate::ForwardContext;
+use crate::context::ForwardContext;
 
 /// A matrix in the memory of a device.
 #[derive(Debug, Clone, Copy)]

@@ -4,20 +4,18 @@ mod cost;
 
 use std::sync::Arc;
 
+use cost::KernelCost;
 use ronde_kernels::{
     ActivationFunction, Attention, BatchNorm, GroupNorm, GroupedConvolution, ShortFormat,
     SlidingWindow,
 };
-
-use crate::ForwardContext;
 
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows, ElementKernels,
     ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap, PrecisionKernels, RowCopy,
     SequenceKernels, TableKernels, TableRows,
 };
-
-use cost::KernelCost;
+use crate::context::ForwardContext;
 
 /// One call of a kernel.
 #[derive(Debug, Clone, PartialEq)]

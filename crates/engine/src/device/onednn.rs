@@ -7,12 +7,12 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use convolution::{CompiledConvolution, ReorderMemory};
+use library::{ConvolutionPass, OneDnnLibrary};
 use ronde_kernels::GroupedConvolution;
 
 use super::host::ProductKernels;
 use super::{DeviceSlice, DeviceSliceMut, MatrixSlice};
-use convolution::{CompiledConvolution, ReorderMemory};
-use library::{ConvolutionPass, OneDnnLibrary};
 
 /// The products of a device by oneDNN.
 ///
@@ -193,7 +193,7 @@ impl ProductKernels for OneDnn {
 
 #[cfg(test)]
 mod tests {
-    use crate::{ComputeEngine, ImageKernels, check_device};
+    use crate::device::{ComputeEngine, ImageKernels, check_device};
 
     use super::*;
 

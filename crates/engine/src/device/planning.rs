@@ -8,14 +8,13 @@ use ronde_kernels::{
     SlidingWindow,
 };
 
-use crate::ForwardContext;
-use crate::memory::{LENGTH_MIN, MemoryUse, Placement, Placements};
-
 use super::{
     AffineSlices, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows, ElementKernels,
     ForeignMemory, ImageKernels, MatrixKernels, MatrixSlice, NormKernels, PlaneMap,
     PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,
 };
+use crate::context::ForwardContext;
+use crate::memory::{LENGTH_MIN, MemoryUse, Placement, Placements};
 
 /// Plans memory: runs the code of layers without values, and counts the memory that they take on the host, at the offsets
 /// of the host. A pass costs microseconds per operation, whatever the model's size. Values read from it are zeros.

@@ -11,9 +11,11 @@ use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_kernels::ActivationFunction;
 
 use super::{GraphNode, GraphOperation, OwnTensor, PartPlace, PerShard, TokenDivision};
+use crate::error::EngineError;
 use crate::initial::Initial;
+use crate::layer::LayerCost;
 use crate::operations::{Activate, Add, Dropout, Linear, Rectify};
-use crate::{EngineError, LayerCost, Precision};
+use crate::precision::Precision;
 
 /// The maximum number of elements of a value or tensor.
 const ELEMENTS_MAX: usize = 1 << 40;

@@ -6,7 +6,8 @@ use ronde_core::layout::TensorEntry;
 use ronde_kernels::{ActivationFunction, Attention, GroupedConvolution, SlidingWindow};
 
 use super::GraphOutline;
-use crate::{AfterNorm, PlaneMap, SourcePadding};
+use crate::device::PlaneMap;
+use crate::operations::{AfterNorm, SourcePadding};
 
 /// The computation of an operation in evaluation. N is the number of samples, which the shapes below do not include.
 #[derive(Debug, Clone, PartialEq)]

@@ -21,16 +21,20 @@ use super::{
     GraphOutline, KeptText, LoadedState, NodeGradient, PartPlace, PassEnds, TensorGradients,
     Tensors,
 };
+use crate::activation::Activation;
 use crate::blocks::Blocks;
+use crate::context::{ForwardContext, Mode};
 use crate::device::{Device, HostDevice};
+use crate::error::EngineError;
+use crate::graph::{BatchNormValues, TokenShares};
 use crate::initial::fill_tensor;
+use crate::layer::{Layer, LayerCost};
 use crate::lock_step::SingleRankSums;
+use crate::lock_step::{LockStep, ShardGradient, ShardInput, ShardSums};
 use crate::pending_shards::PendingShards;
+use crate::precision::Precision;
 use crate::shard_map::ShardMap;
-use crate::{
-    Activation, BatchNormValues, EngineError, ForwardContext, Layer, LayerCost, LockStep, Mode,
-    Precision, ShardGradient, ShardInput, ShardSums, SharedState, TokenShares,
-};
+use crate::shared_state::SharedState;
 
 /// A layer made of explicit operations, which reads its tensors where the state is stored and
 /// writes gradients directly to their destination. Build one with

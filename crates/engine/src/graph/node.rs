@@ -5,8 +5,11 @@ use ronde_core::Shard;
 use super::Computation;
 use super::operation::{GraphOperation, KeptValues};
 use super::{KeptPositions, PartPlace, TensorGradients, Tensors, TokenDivision};
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
+use crate::error::EngineError;
+use crate::lock_step::ShardSums;
 use crate::shard_map::ShardMap;
-use crate::{Activation, EngineError, ForwardContext, Mode, ShardSums};
 
 /// The gradient of a node's output for one shard.
 pub(crate) struct NodeGradient<'a> {

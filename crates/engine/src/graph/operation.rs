@@ -4,8 +4,10 @@ use ronde_core::layout::TensorEntry;
 
 use super::Computation;
 use super::{KeptPositions, TensorGradients, Tensors};
+use crate::activation::Activation;
+use crate::context::ForwardContext;
+use crate::error::EngineError;
 use crate::initial::Initial;
-use crate::{Activation, EngineError, ForwardContext};
 
 /// A tensor of an operation, and its initial values.
 pub(crate) struct OwnTensor {

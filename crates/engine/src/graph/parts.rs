@@ -11,8 +11,9 @@ use std::sync::Arc;
 use ronde_core::exact::Node;
 
 use super::TokenDivision;
+use crate::activation::Activation;
 use crate::device::{Device, RowCopy};
-use crate::{Activation, NotSummed};
+use crate::lock_step::NotSummed;
 
 /// Returns the elements of a part; parts differ by at most one.
 pub(super) fn share(elements: usize, part: u32, parts: u32) -> Range<usize> {

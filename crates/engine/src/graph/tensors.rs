@@ -6,9 +6,10 @@ use std::sync::Arc;
 use ronde_kernels::ShortFormat;
 
 use super::OwnTokens;
+use crate::activation::Activation;
 use crate::blocks::Blocks;
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice};
-use crate::{Activation, SharedState};
+use crate::shared_state::SharedState;
 
 /// The committed state of a layer, where its device reads it.
 #[derive(Debug, Clone, Default)]

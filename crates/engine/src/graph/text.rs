@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::EngineError;
 use crate::device::{Device, DeviceBuffer, DeviceSlice, RowCopy};
+use crate::error::EngineError;
 
 /// The keys and values of a text's tokens in all attentions of a model, from which
 /// [`Chain::extend_texts`](crate::Chain::extend_texts) computes the outputs of the next tokens.

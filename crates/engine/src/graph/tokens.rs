@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use super::parts::share;
-use crate::Activation;
+use crate::activation::Activation;
 use crate::device::{Device, RowCopy};
 
 /// The number of tokens of a sample on processes that compute different parts of a layer.
@@ -275,7 +275,7 @@ impl<'a> OwnTokens<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::HostDevice;
+    use crate::device::HostDevice;
 
     #[test]
     fn a_value_is_divided_and_joined_again() {

@@ -3,7 +3,8 @@
 use super::segments::{logistic_loss, sigmoid};
 use super::{Loss, LossOutput};
 use crate::detection::{BOX_OUTPUTS, BoxGrid, DetectedImages, TrueBox};
-use crate::{EngineError, Predictions};
+use crate::error::EngineError;
+use crate::predictions::Predictions;
 
 /// The error from which the loss of a box grows linearly.
 const LINEAR_FROM: f64 = 0.1;

@@ -5,7 +5,8 @@ use std::ops::Range;
 use ronde_kernels::softmax_cross_entropy;
 
 use super::{Loss, LossInParts, LossOutput};
-use crate::{EngineError, Predictions};
+use crate::error::EngineError;
+use crate::predictions::Predictions;
 
 /// The target that is not counted, as for positions after the end of a text.
 pub const IGNORED: u32 = u32::MAX;

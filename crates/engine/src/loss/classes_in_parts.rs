@@ -9,7 +9,9 @@ use ronde_kernels::{exponentials, greatest_logit, scale_in_f64};
 
 use super::classes::check_label;
 use super::{CrossEntropy, IGNORED, LossInParts, LossOutput};
-use crate::{EngineError, NotSummed, PartPlace};
+use crate::error::EngineError;
+use crate::graph::PartPlace;
+use crate::lock_step::NotSummed;
 
 /// The own logits: rows of the columns of the own parts.
 struct OwnColumns<'a> {

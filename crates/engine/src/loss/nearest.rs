@@ -1,7 +1,8 @@
 //! [`NearestDistance`]: the loss of clusters.
 
 use super::{Loss, LossOutput};
-use crate::{EngineError, Predictions};
+use crate::error::EngineError;
+use crate::predictions::Predictions;
 
 /// The smallest output of a sample: with the squared distances from all centres as outputs, the loss of k-means. Targets
 /// are not used. The first of equal outputs counts.

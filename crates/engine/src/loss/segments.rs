@@ -1,7 +1,8 @@
 //! [`BinaryCrossEntropy`], [`DiceLoss`] and [`SmoothL1`]: losses of values in masks and boxes.
 
 use super::{Loss, LossOutput};
-use crate::{EngineError, Predictions};
+use crate::error::EngineError;
+use crate::predictions::Predictions;
 
 /// Returns `1 / (1 + e^-x)`.
 pub(super) fn sigmoid(x: f64) -> f64 {

@@ -1,7 +1,8 @@
 //! [`SquaredError`]: the loss of values.
 
 use super::{Loss, LossOutput};
-use crate::{EngineError, Predictions};
+use crate::error::EngineError;
+use crate::predictions::Predictions;
 
 /// `(output - target)^2`; of a sample, the mean over its outputs, and of a batch, that over its samples, which have equally many.
 /// Targets are the bits of `f32` values. Computed in f64.

@@ -2,7 +2,8 @@
 
 use super::Metric;
 use crate::detection::{DetectedImages, Detection, ImageBox, LOGIT_MIN, OVERLAP, TrueBox};
-use crate::{EngineError, Predictions};
+use crate::error::EngineError;
+use crate::predictions::Predictions;
 
 /// The number of classes of equal scores.
 const BINS: usize = 1024;

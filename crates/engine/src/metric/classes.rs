@@ -1,8 +1,10 @@
 //! [`MacroF1`] for classes, and [`MeanAbsoluteError`] for values.
 
 use super::Metric;
+use crate::error::EngineError;
+use crate::loss::IGNORED;
 use crate::loss::check_label;
-use crate::{EngineError, IGNORED, Predictions};
+use crate::predictions::Predictions;
 
 /// The F1 score of each class, `2 hits / (predicted + true)`, averaged over the classes that occur among the targets or the
 /// predictions; NaN if none does. The predicted class is that of the greatest logit, of equal ones the first. Targets that

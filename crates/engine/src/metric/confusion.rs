@@ -1,8 +1,10 @@
 //! [`ConfusionCounts`]: counts the predicted classes of each class into a [`ConfusionMatrix`].
 
 use super::classes::greatest;
+use crate::error::EngineError;
+use crate::loss::IGNORED;
 use crate::loss::check_label;
-use crate::{EngineError, IGNORED, Predictions};
+use crate::predictions::Predictions;
 
 /// Counts how often the targets of each class are predicted as each class. The predicted class is that of the greatest
 /// logit, of equal ones the first. Targets that are [`IGNORED`], and those whose logits are all NaN, do not count.

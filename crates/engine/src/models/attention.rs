@@ -1,9 +1,12 @@
 //! Building blocks of transformers: attention with its projections, and the feed-forward part.
 
+use ronde_kernels::ActivationFunction;
+
 use super::refuse;
-use crate::{
-    ActivationFunction, Attended, EngineError, GraphBuilder, GraphValue, Initial, TiedTable,
-};
+use crate::error::EngineError;
+use crate::graph::{Attended, GraphBuilder, GraphValue};
+use crate::initial::Initial;
+use crate::operations::TiedTable;
 
 /// The size of a transformer's blocks.
 #[derive(Debug, Clone, Copy)]

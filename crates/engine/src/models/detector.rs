@@ -1,8 +1,12 @@
 //! A single-stage detector: convolutions that halve the image, and a box for each cell of the last grid.
 
+use ronde_kernels::SlidingWindow;
+
 use super::{Layers, Normalisation, image, refuse};
 use crate::detection::BOX_OUTPUTS;
-use crate::{AfterNorm, GraphBuilder, GraphValue, Initial, SlidingWindow};
+use crate::graph::{GraphBuilder, GraphValue};
+use crate::initial::Initial;
+use crate::operations::AfterNorm;
 
 /// A larger number would overflow sizes long before it would fit into memory.
 const CHANNELS_MAX: usize = 1 << 12;

@@ -1,7 +1,10 @@
 //! A small convolutional network for 8 x 8 digits.
 
+use ronde_kernels::SlidingWindow;
+
 use super::{Layers, Normalisation, image, refuse};
-use crate::{AfterNorm, GraphBuilder, GraphValue, SlidingWindow};
+use crate::graph::{GraphBuilder, GraphValue};
+use crate::operations::AfterNorm;
 
 /// A larger number would overflow sizes long before it would fit into memory.
 const CHANNELS_MAX: usize = 1 << 16;

@@ -8,19 +8,21 @@ mod text;
 
 use std::collections::BTreeMap;
 
+use cases::{CASES, ModelCase};
 use ronde_core::layout::{Role, StateLayout};
 use ronde_core::seed::SeedTree;
 use ronde_kernels::{Level, with_level};
 use serde::Deserialize;
 
-use cases::{CASES, ModelCase};
-
 use super::*;
+use crate::activation::Activation;
+use crate::chain::Chain;
+use crate::layer::Layer;
+use crate::loss::{BinaryCrossEntropy, CrossEntropy, IGNORED, Loss, LossOutput, SquaredError};
+use crate::optimizer::OptimizerConfig;
+use crate::precision::Precision;
+use crate::predictions::Predictions;
 use crate::testing::{arena, bits, hashed, load_named_weights, name_seed, state, training};
-use crate::{
-    Activation, BinaryCrossEntropy, Chain, CrossEntropy, IGNORED, Layer, Loss, LossOutput,
-    OptimizerConfig, Precision, Predictions, SquaredError,
-};
 
 impl ModelCase {
     fn build(&self) -> Chain {

@@ -1,7 +1,7 @@
 //! Matrix factorisation: the values that users give to items.
 
 use super::{Layers, refuse};
-use crate::GraphBuilder;
+use crate::graph::GraphBuilder;
 use crate::initial::Initial;
 
 /// Samples have the numbers of users and items as `f32`, which represents whole numbers up to this.

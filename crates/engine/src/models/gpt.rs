@@ -2,7 +2,8 @@
 
 use super::attention::TransformerShape;
 use super::{Layers, refuse};
-use crate::{Attended, TiedTable};
+use crate::graph::Attended;
+use crate::operations::TiedTable;
 
 /// What a model of texts predicts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

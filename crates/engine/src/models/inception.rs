@@ -4,7 +4,8 @@ mod mixed;
 
 use self::mixed::{FIVE, HALVE, Mixed, ONE, SHRINK, TALL, THREE, WIDE};
 use super::{Layers, image, refuse};
-use crate::{GraphBuilder, Initial};
+use crate::graph::GraphBuilder;
+use crate::initial::Initial;
 
 /// The divisors that leave every number of channels whole.
 const DIVISORS: [usize; 5] = [1, 2, 4, 8, 16];

@@ -4,7 +4,8 @@ use ronde_core::seed::{Purpose, SeedTree};
 use ronde_kernels::squared_distances;
 
 use super::{Layers, refuse};
-use crate::{EngineError, GraphBuilder};
+use crate::error::EngineError;
+use crate::graph::GraphBuilder;
 
 /// The name of the tensor of the centres.
 const CENTRES: &str = "kmeans.centres";
@@ -95,7 +96,7 @@ fn drawn(values: &[f32], limit: f64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ModelConfig;
+    use crate::models::ModelConfig;
     use crate::testing::{state, uniform};
 
     #[test]

@@ -19,8 +19,11 @@ use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use serde::{Deserialize, Serialize};
 
+use crate::chain::Chain;
+use crate::error::EngineError;
+use crate::graph::{GraphLayer, GraphOutline};
+use crate::layer::Layer;
 use crate::operations::check_pairs;
-use crate::{Chain, EngineError, GraphLayer, GraphOutline, Layer};
 
 pub use normalisation::Normalisation;
 pub use size::ModelSize;

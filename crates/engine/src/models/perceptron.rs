@@ -1,7 +1,7 @@
 //! Perceptrons, including softmax regression, which has no hidden layer.
 
 use super::{Layers, refuse};
-use crate::GraphBuilder;
+use crate::graph::GraphBuilder;
 
 /// Describes the layers: `layer1`, `layer2`, ..., `output`. Hidden layers are divided into parts, the output layer is whole.
 pub(super) fn layers(

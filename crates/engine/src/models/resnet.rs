@@ -2,9 +2,13 @@
 
 mod block;
 
+use ronde_kernels::SlidingWindow;
+
 use self::block::block;
 use super::{Layers, Normalisation, image};
-use crate::{AfterNorm, GraphBuilder, Initial, SlidingWindow};
+use crate::graph::GraphBuilder;
+use crate::initial::Initial;
+use crate::operations::AfterNorm;
 
 /// The variant of the network.
 #[derive(Debug, Clone, Copy)]

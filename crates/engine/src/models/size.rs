@@ -3,7 +3,7 @@
 use ronde_core::layout::Role;
 
 use super::ModelConfig;
-use crate::EngineError;
+use crate::error::EngineError;
 
 /// The size of a model, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

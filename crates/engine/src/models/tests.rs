@@ -3,8 +3,9 @@
 use ronde_core::layout::Role;
 
 use super::*;
+use crate::learning_rate::ScheduleConfig;
+use crate::optimizer::OptimizerConfig;
 use crate::testing::{DigitsRun, arena, samples, state, training};
-use crate::{OptimizerConfig, ScheduleConfig};
 
 fn resnet18(small_input: bool) -> ModelConfig {
     ModelConfig::ResNet18 {

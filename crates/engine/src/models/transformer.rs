@@ -8,7 +8,8 @@ mod carried;
 pub(super) use self::carried::SourceText;
 use super::attention::TransformerShape;
 use super::{Layers, refuse};
-use crate::{Attended, SourcePadding};
+use crate::graph::Attended;
+use crate::operations::SourcePadding;
 
 /// Describes the layers: `embedding`, `encoder1`, ..., `decoder1`, ..., `head`.
 pub(super) fn layers(

@@ -1,7 +1,11 @@
 //! VGG-16 in torchvision's layout.
 
+use ronde_kernels::SlidingWindow;
+
 use super::{Layers, Normalisation, image, refuse};
-use crate::{AfterNorm, GraphBuilder, Initial, SlidingWindow};
+use crate::graph::GraphBuilder;
+use crate::initial::Initial;
+use crate::operations::AfterNorm;
 
 /// The number of convolutions of each of the five blocks, and their channels.
 const BLOCKS: [(usize, usize); 5] = [(2, 64), (2, 128), (3, 256), (3, 512), (3, 512)];

@@ -5,9 +5,12 @@ use std::ops::Range;
 use ronde_kernels::Attention;
 
 use super::embedding::read_length;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
 use crate::device::RowCopy;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptPositions, KeptValues, Tensors};
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// `softmax(q k' / sqrt(width)) v` of each head: queries `[N, T, E]`, keys and values side by side
 /// `[N, S, 2 E]`, and optionally the number of attended keys of each sample, `[N, 1, E]`, as

@@ -6,10 +6,12 @@ mod channels;
 use ronde_kernels::BatchNorm;
 
 pub(super) use self::channels::ChannelNorm;
-
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
 use crate::device::AffineSlices;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, Computation, EngineError, ForwardContext, Mode};
 
 /// The number that is added to a variance.
 pub(super) const EPSILON: f64 = 1e-5;

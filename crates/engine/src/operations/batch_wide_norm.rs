@@ -4,9 +4,13 @@ use ronde_core::Shard;
 
 use super::AfterNorm;
 use super::batch_norm::{ChannelNorm, EPSILON, known_statistics, move_statistics};
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphNode, KeptValues, NodeGradient, TensorGradients, Tensors};
+use crate::lock_step::{NotSummed, ShardSums};
 use crate::shard_map::ShardMap;
-use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
 /// Normalises channels over all samples of a step, then adds a value and rectifies if configured.
 /// Needs two sums over all shards per step, of two f64 per channel: one in forward, one in

@@ -5,11 +5,15 @@ use std::sync::Arc;
 use ronde_core::Shard;
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphBuilder, GraphNode, GraphValue, KeptValues, NodeGradient};
 use crate::graph::{TensorGradients, Tensors};
+use crate::lock_step::{NotSummed, ShardSums};
 use crate::loss::nearest;
 use crate::shard_map::ShardMap;
-use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
 /// The squared distance of each sample from each centre.
 ///
@@ -180,8 +184,10 @@ mod tests {
     use ronde_core::seed::SeedTree;
 
     use super::*;
+    use crate::layer::Layer;
+    use crate::loss::{Loss, NearestDistance};
+    use crate::predictions::Predictions;
     use crate::testing::{arena, training};
-    use crate::{Layer, Loss, NearestDistance, Predictions};
 
     const POINTS: [f32; 8] = [0.0, 0.0, 2.0, 0.0, 10.0, 10.0, 12.0, 14.0];
 

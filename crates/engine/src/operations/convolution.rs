@@ -3,8 +3,11 @@
 use ronde_kernels::GroupedConvolution;
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Convolution of `[N, C, H, W]`, possibly in groups of channels, with an optional bias per channel
 /// of the output.

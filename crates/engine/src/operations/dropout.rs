@@ -1,9 +1,12 @@
 //! [`Dropout`]: random elements set to zero in training.
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
 use crate::device::DrawnRows;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, Tensors, copy_run};
-use crate::{Activation, Computation, EngineError, ForwardContext, Mode};
 
 /// Multiplies by the factors that the context draws; the identity in evaluation.
 pub(crate) struct Dropout {

@@ -3,8 +3,11 @@
 use ronde_kernels::ActivationFunction;
 
 use super::{first_two, only};
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
-use crate::{Activation, Computation, EngineError, ForwardContext, Mode};
 
 /// The sum of two values.
 pub(crate) struct Add;

@@ -3,11 +3,14 @@
 use ronde_core::Shard;
 
 use super::{TiedTable, only};
+use crate::activation::Activation;
+use crate::context::ForwardContext;
 use crate::device::RowCopy;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{
     GraphBuilder, GraphOperation, GraphValue, KeptPositions, KeptValues, TensorGradients, Tensors,
 };
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// The sum of a vector for each token and one for each position. Takes token numbers `[N, T]`. A
 /// number beyond the table is treated as the last token: a generated number must not end the

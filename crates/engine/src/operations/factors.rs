@@ -1,11 +1,14 @@
 //! [`FactorScores`]: scores of users and items by products of their factors.
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{
     GraphBuilder, GraphOperation, GraphValue, KeptValues, TensorGradients, Tensors,
 };
 use crate::initial::Initial;
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// The score of a user and an item: the product of their factors, plus a bias of each and of all.
 /// Takes pairs of numbers `[N, 2]`, returns `[N, 1]`. Gradients are dense.
@@ -132,7 +135,7 @@ mod tests {
     use ronde_core::seed::SeedTree;
 
     use super::*;
-    use crate::Layer;
+    use crate::layer::Layer;
     use crate::testing::{arena, hashed, training};
 
     fn layer() -> Box<dyn Layer> {

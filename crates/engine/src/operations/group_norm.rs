@@ -4,9 +4,12 @@ use ronde_kernels::GroupNorm;
 
 use super::batch_norm::EPSILON;
 use super::only;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
 use crate::device::AffineSlices;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Normalises groups of channels of each sample of `[N, C, H, W]`, then scales and shifts each
 /// channel.

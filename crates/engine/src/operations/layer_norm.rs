@@ -2,9 +2,12 @@
 
 use super::batch_norm::EPSILON;
 use super::only;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
 use crate::device::AffineSlices;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors, copy_run, taken_run};
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Normalises the last dimension, then scales it by gamma and shifts it by beta.
 pub(crate) struct NormaliseRows {

@@ -1,8 +1,11 @@
 //! [`Linear`]: a matrix product over the last dimension.
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// `x * weight + bias` for each row of `[.., inputs]`; `weight` is `[inputs, outputs]`.
 pub(crate) struct Linear {

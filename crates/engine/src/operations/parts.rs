@@ -3,14 +3,17 @@
 use ronde_core::Shard;
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
 use crate::device::{Device, RowCopy, TableRows};
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{
     GraphNode, GraphOperation, KeptPositions, KeptValues, NodeGradient, PartPlace, TensorGradients,
     Tensors, TokenDivision, taken_run,
 };
-use crate::{
-    Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums, TiedTable,
-};
+use crate::lock_step::{NotSummed, ShardSums};
+use crate::operations::TiedTable;
 
 /// How the values of parts become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,9 +3,12 @@
 use ronde_kernels::SlidingWindow;
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
 use crate::device::PlaneMap;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Returns the shape of images with planes of another size.
 fn resized(x: &Activation, [height, width]: [usize; 2]) -> Vec<usize> {

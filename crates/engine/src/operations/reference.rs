@@ -5,20 +5,22 @@ mod cases;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use cases::cases;
 use ronde_core::layout::{Role, StateLayout};
 use ronde_core::seed::SeedTree;
 use ronde_kernels::{Level, with_level};
 use serde::Deserialize;
 
+use crate::activation::Activation;
+use crate::chain::Chain;
+use crate::context::ForwardContext;
+use crate::graph::GraphBuilder;
+use crate::layer::Layer;
 use crate::lock_step::SingleRankSums;
+use crate::lock_step::{LockStep, ShardGradient, ShardInput};
 use crate::testing::{
     TensorChecksums, arena, hashed, load_named_weights, name_seed, state, training,
 };
-use crate::{
-    Activation, Chain, ForwardContext, GraphBuilder, Layer, LockStep, ShardGradient, ShardInput,
-};
-
-use cases::cases;
 
 /// The greatest deviation, as a share of the norm of a tensor.
 const BOUND: f64 = 1e-5;

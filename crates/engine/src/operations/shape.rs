@@ -5,9 +5,12 @@ use std::ops::Range;
 use ronde_kernels::ShortFormat;
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
 use crate::device::RowCopy;
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphOperation, Tensors};
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// Returns a batch's shape for samples of a shape.
 fn batch(samples: usize, sample: &[usize]) -> Vec<usize> {

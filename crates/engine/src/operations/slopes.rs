@@ -3,13 +3,17 @@
 
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
+use ronde_kernels::ActivationFunction;
 use ronde_kernels::SlidingWindow;
 
+use crate::activation::Activation;
+use crate::chain::Chain;
+use crate::context::ForwardContext;
+use crate::graph::{Attended, GraphBuilder, GraphValue};
+use crate::layer::Layer;
+use crate::models::Normalisation;
+use crate::operations::{AfterNorm, SourcePadding, TiedTable};
 use crate::testing::{arena, bits, hashed, state, training};
-use crate::{
-    Activation, ActivationFunction, AfterNorm, Attended, Chain, ForwardContext, GraphBuilder,
-    GraphValue, Layer, Normalisation, SourcePadding, TiedTable,
-};
 
 /// The length of a step to both sides of a point.
 const STEP: f64 = 2e-3;

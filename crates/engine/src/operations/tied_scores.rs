@@ -10,10 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ronde_core::Shard;
 
 use super::only;
+use crate::activation::Activation;
+use crate::context::ForwardContext;
 use crate::device::{Device, DeviceSliceMut};
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{GraphBuilder, GraphOperation, GraphValue, KeptValues, SharedTensor, Tensors};
 use crate::shard_map::ShardMap;
-use crate::{Activation, Computation, EngineError, ForwardContext};
 
 /// The connection between an embedding and the output layer that shares its vectors.
 #[derive(Debug, Clone, Default)]

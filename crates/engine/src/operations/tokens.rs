@@ -3,12 +3,16 @@
 use ronde_core::Shard;
 
 use super::{Concatenate, TakeSlice, only};
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
+use crate::error::EngineError;
+use crate::graph::Computation;
 use crate::graph::{
     GraphNode, GraphOperation, KeptPositions, KeptValues, NodeGradient, PartPlace, TensorGradients,
     Tensors, TokenDivision, copy_run,
 };
+use crate::lock_step::{NotSummed, ShardSums};
 use crate::shard_map::ShardMap;
-use crate::{Activation, Computation, EngineError, ForwardContext, Mode, NotSummed, ShardSums};
 
 /// All tokens of a divided value, for operations of parts. Its gradient is that of the own tokens already: the layer sums the
 /// gradients of the parts so. Keeps the own tokens, and gathers again in the backward pass.

@@ -1,7 +1,7 @@
 //! Convolutions and their gradients against the definition.
 
 use super::*;
-use crate::ShortFormat;
+use crate::short::ShortFormat;
 use crate::simd::emulated;
 use crate::testing::{at_every_level, format_of, values, values_for};
 

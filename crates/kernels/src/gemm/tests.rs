@@ -1,7 +1,7 @@
 //! Products against the definition, and tests that their bits do not depend on the memory layout.
 
 use super::*;
-use crate::ShortFormat;
+use crate::short::ShortFormat;
 use crate::simd::emulated;
 use crate::testing::{close, format_of, rounded_to_f16, values, values_for};
 

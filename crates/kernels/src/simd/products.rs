@@ -8,7 +8,7 @@ use super::SimdKernel;
 use super::pairs::{has_pairs, pairs_are_faster};
 use super::tiles::{DEPTH, PAIRS, PARTS, WIDTH, arrange, has_tiles};
 use super::{Level, SimdVector};
-use crate::ShortFormat;
+use crate::short::ShortFormat;
 use crate::short::{double_f16, shorten_f16};
 
 /// The instructions that multiply values. The bits of each of them differ from the others'.

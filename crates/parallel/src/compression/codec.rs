@@ -9,7 +9,7 @@ use std::ops::Range;
 use ronde_core::layout::Role;
 use ronde_core::norm;
 
-use crate::ModelState;
+use crate::state::ModelState;
 
 /// The elements of a block that share a scale.
 const BLOCK: usize = 256;

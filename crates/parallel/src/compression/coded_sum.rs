@@ -11,7 +11,7 @@ use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Operation, Wo
 use ronde_protocol::holdings::HeldRanges;
 
 use super::codec::{Codec, CodedUnit, units};
-use crate::ModelState;
+use crate::state::ModelState;
 
 /// Returns the values that are added to the sum of some elements.
 type ResidualOf<'f, 'a> = &'f dyn Fn(&Range<usize>) -> Option<&'a [f32]>;

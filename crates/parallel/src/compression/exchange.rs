@@ -12,7 +12,9 @@ use ronde_protocol::holdings::HeldRanges;
 use super::low_rank::{LowRankFactors, LowRankSum};
 use super::residuals::{NewResidual, Residuals, senders_of};
 use super::{Codec, CodedSum, CompressionConfig, SentGradient};
-use crate::{DistributedVector, HeldVector, HeldVectorMut, ModelState};
+use crate::distributed::DistributedVector;
+use crate::state::ModelState;
+use crate::strategy::{HeldVector, HeldVectorMut};
 
 /// The sum over a range of the flat state.
 enum RangeSum {

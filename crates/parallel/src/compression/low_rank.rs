@@ -14,7 +14,7 @@ use ronde_engine::{add_column_products, times_columns, transposed_times_columns}
 
 use super::orthonormal::{normalise_column, orthonormalise};
 use crate::bucket::joined;
-use crate::{ModelState, TensorRange};
+use crate::state::{ModelState, TensorRange};
 
 /// A tensor that is sent as two factors: its first dimension by all others.
 #[derive(Debug, Clone, PartialEq, Eq)]

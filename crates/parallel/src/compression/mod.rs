@@ -15,7 +15,7 @@ mod low_rank;
 mod orthonormal;
 mod residuals;
 
-use crate::ModelState;
+use crate::state::ModelState;
 
 pub use codec::Codec;
 pub(crate) use coded_sum::CodedSum;

@@ -9,7 +9,8 @@ use ronde_protocol::holdings::HeldRanges;
 
 use super::coded_sum::owned;
 use super::{Codec, CompressionConfig};
-use crate::{DistributedVector, ModelState};
+use crate::distributed::DistributedVector;
+use crate::state::ModelState;
 
 /// The residuals that a rank holds, of one vector: an element for each one of the flat state for each sender, in order, and, unless
 /// the sum of the senders has a short form by itself, once more for the sum. Each element is held by one rank: those of a sender

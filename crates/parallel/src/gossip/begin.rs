@@ -9,8 +9,10 @@ use ronde_protocol::gossip::{GossipRound, GossipStart, Pairings, ReplicaHolding,
 use super::messages::COPIED;
 use super::peer::send_values;
 use super::{Gossip, GossipPeer, RoundReplica, SavedState};
+use crate::error::ParallelError;
+use crate::parameter_servers::RoundStart;
 use crate::parameter_servers::messages::{gather_words, receive_values};
-use crate::{ParallelError, RoundStart, Strategy};
+use crate::strategy::Strategy;
 
 fn failed(source: CollectiveError) -> ParallelError {
     ParallelError::Exchange {

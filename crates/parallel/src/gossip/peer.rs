@@ -12,9 +12,10 @@ use ronde_protocol::gossip::{
 use super::messages::{
     ANSWER, ANSWER_WORDS, MEAN, PeerAnswer, PeerRequest, REQUEST, REQUEST_WORDS, WEIGHTS,
 };
+use crate::error::ParallelError;
 use crate::parameter_servers::AbortOnPanic;
 use crate::parameter_servers::messages::{receive_values, receive_words, send_words};
-use crate::{ComputeClock, ParallelError};
+use crate::synchronous::ComputeClock;
 
 /// The longest wait until the group is looked at again.
 const LOOK: Duration = Duration::from_millis(50);

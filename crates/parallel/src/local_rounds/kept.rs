@@ -4,7 +4,7 @@ use ronde_core::GroupRank;
 use ronde_core::shards::ShardPlan;
 use ronde_protocol::holdings::HeldRanges;
 
-use crate::DistributedVector;
+use crate::distributed::DistributedVector;
 
 /// The vectors that replicas keep, on the ranks that compute them: for each replica its weights, if replicas never have the same ones,
 /// and the states of its optimizer.

@@ -10,10 +10,11 @@ use ronde_core::{Buffer, CollectiveError, DType, Group, Operation, Step};
 use super::LocalRoundsConfig;
 use crate::bucket::{Bucket, BucketPlan};
 use crate::compression::{Codec, CodedSum, CompressedExchange, SentGradient};
+use crate::distributed::DistributedVector;
+use crate::error::ParallelError;
 use crate::strategy::GradientPart;
-use crate::{
-    DistributedVector, HeldVector, HeldVectorMut, ParallelError, Strategy, SynchronousStrategy,
-};
+use crate::strategy::{HeldVector, HeldVectorMut, Strategy};
+use crate::synchronous::SynchronousStrategy;
 
 /// The sums over a part of the state: see [`super::fragments`].
 struct FragmentSum {

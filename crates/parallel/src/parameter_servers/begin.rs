@@ -15,7 +15,8 @@ use super::messages::{MOVED, gather_words, receive_values, receive_words, send_w
 use super::server::{RoundServer, RoundServerParts};
 use super::slice::{ServedSlot, StateSlice};
 use super::{ParameterServers, RoundRole, RoundStart};
-use crate::{ParallelError, Strategy};
+use crate::error::ParallelError;
+use crate::strategy::Strategy;
 
 fn failed(source: CollectiveError) -> ParallelError {
     ParallelError::Exchange {

@@ -13,7 +13,7 @@ use super::messages::{
 };
 use super::server::RoundServer;
 use super::slice::UpdateScale;
-use crate::ParallelError;
+use crate::error::ParallelError;
 
 /// A gradient that a worker has computed.
 #[derive(Debug, Clone)]

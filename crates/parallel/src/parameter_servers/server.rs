@@ -14,7 +14,8 @@ use super::messages::{
     VALUES, copy_tags, receive_gradient, receive_words, send_gradient, send_words,
 };
 use super::slice::{ServedSlot, SliceRules};
-use crate::{ComputeClock, ParallelError};
+use crate::error::ParallelError;
+use crate::synchronous::ComputeClock;
 
 /// The number of updates that are on their way to a copy before the slot waits.
 const COPIES_IN_FLIGHT: usize = 4;

@@ -8,8 +8,9 @@ use ronde_core::norm::BLOCK;
 use ronde_engine::{GradientScale, OptimizerConfig, ParameterRule};
 use ronde_protocol::served::SlotLog;
 
+use crate::state::ModelState;
+use crate::synchronous::SynchronousConfig;
 use crate::synchronous::replica::common;
-use crate::{ModelState, SynchronousConfig};
 
 /// The factors of an update.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -4,8 +4,9 @@ use ronde_core::{Group, Step};
 
 use super::SynchronousStrategy;
 use crate::compression::{CompressedExchange, SentGradient};
+use crate::error::ParallelError;
 use crate::strategy::GradientPart;
-use crate::{ParallelError, ReducedGradient};
+use crate::strategy::ReducedGradient;
 
 /// The buckets whose contributions are under way while the backward pass continues. All ranks begin the second exchange of a
 /// bucket at the same place of a step.

@@ -6,9 +6,9 @@ use ronde_core::weight_hash::WeightHash;
 use ronde_engine::{Loss, OptimizerConfig, ParameterGroup, WeightDecayOn};
 use ronde_schedule::{PipelineSchedule, ShardOrder};
 
-use crate::ZeroLevel;
 use crate::compression::CompressionConfig;
 use crate::loss_scale::{LossScaling, fixed_factor};
+use crate::zero::ZeroLevel;
 
 /// The settings of a step.
 #[derive(Debug, Clone)]

@@ -11,7 +11,8 @@ use super::SynchronousStrategy;
 use super::borders::BorderForms;
 use super::program::exchange;
 use super::shard::features;
-use crate::{MicroBatch, ParallelError};
+use crate::error::ParallelError;
+use crate::strategy::MicroBatch;
 
 /// The number of batches that a rank may be ahead of the next one.
 const AHEAD: usize = 4;

@@ -8,7 +8,8 @@ use ronde_core::{Buffer, Step, Work};
 use ronde_engine::SharedState;
 
 use super::SynchronousStrategy;
-use crate::{ParallelError, ZeroLevel};
+use crate::error::ParallelError;
+use crate::zero::ZeroLevel;
 
 impl SynchronousStrategy {
     /// Returns whether ranks hold parts of the weights only, and gather those that they compute with.

@@ -14,8 +14,8 @@ use ronde_engine::{
 
 use super::program::RunningStep;
 use super::{ComputeClock, SynchronousStrategy};
-use crate::ParallelError;
 use crate::bucket::joined;
+use crate::error::ParallelError;
 
 /// Sums over the shards of all ranks of a group.
 struct GroupSums<'a> {

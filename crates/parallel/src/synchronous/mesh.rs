@@ -10,7 +10,8 @@ use ronde_protocol::holdings::{HeldRanges, second_holders};
 
 use super::{SynchronousConfig, SynchronousStrategy};
 use crate::bucket::{self, Bucket};
-use crate::{ModelState, ParallelError};
+use crate::error::ParallelError;
+use crate::state::ModelState;
 
 /// The groups of a rank.
 pub(super) struct MeshGroups {

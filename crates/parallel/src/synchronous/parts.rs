@@ -9,8 +9,8 @@ use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Operation, Sh
 use ronde_engine::{EngineError, Layer, NotSummed, PartExchange, PartPlace};
 
 use super::{ComputeClock, SynchronousStrategy};
-use crate::ParallelError;
 use crate::bucket::BucketPlan;
+use crate::error::ParallelError;
 
 /// What an exchange leaves for the strategy.
 #[derive(Default)]

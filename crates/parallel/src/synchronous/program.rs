@@ -12,7 +12,8 @@ use ronde_schedule::{Border, ProgramAction, ProgramShape, ShardOrder, StageShape
 
 use super::SynchronousStrategy;
 use super::borders::Inbox;
-use crate::{MicroBatch, ParallelError};
+use crate::error::ParallelError;
+use crate::strategy::MicroBatch;
 
 /// The values or the gradients at the borders of stages, by stage and shard; `None` for a shard without samples.
 type ByStageAndShard = BTreeMap<(usize, u32), Option<Activation>>;

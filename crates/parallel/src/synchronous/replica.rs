@@ -11,9 +11,9 @@ use ronde_protocol::transaction::ShardReport;
 
 use super::SynchronousStrategy;
 use crate::bucket::{self, BucketPlan};
-use crate::{
-    CommittedUpdate, MicroBatch, ParallelError, ReducedGradient, Strategy, SynchronousConfig,
-};
+use crate::error::ParallelError;
+use crate::strategy::{CommittedUpdate, MicroBatch, ReducedGradient, Strategy};
+use crate::synchronous::SynchronousConfig;
 
 /// An update of one replica.
 #[derive(Debug, Clone, Copy)]

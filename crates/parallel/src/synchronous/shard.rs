@@ -12,7 +12,8 @@ use ronde_protocol::transaction::ShardReport;
 
 use super::SynchronousStrategy;
 use super::program::{RunningStep, not_loaded};
-use crate::{MicroBatch, ParallelError};
+use crate::error::ParallelError;
+use crate::strategy::MicroBatch;
 
 /// Runs a pass of a layer and returns a panic as an error that names the layer.
 ///

@@ -9,8 +9,8 @@ use super::SynchronousStrategy;
 use super::mesh::CopyPartners;
 use super::program::exchange;
 use super::update::incomplete;
-use crate::ParallelError;
 use crate::bucket::buckets_in_flight;
+use crate::error::ParallelError;
 use crate::strategy::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
 

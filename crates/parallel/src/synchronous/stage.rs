@@ -10,8 +10,9 @@ use ronde_schedule::Border;
 
 use super::SynchronousStrategy;
 use super::replica::ReplicaUpdate;
+use crate::error::ParallelError;
 use crate::strategy::GradientPart;
-use crate::{MicroBatch, ParallelError};
+use crate::strategy::MicroBatch;
 
 impl SynchronousStrategy {
     /// Returns the number of stages.

@@ -12,9 +12,10 @@ use ronde_engine::{GradientScale, Layer, ParameterRule, TrustSquares, TrustTree,
 
 use super::{SynchronousConfig, SynchronousStrategy};
 use crate::bucket::Bucket;
+use crate::error::ParallelError;
+use crate::state::ModelState;
 use crate::strategy::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
-use crate::{ModelState, ParallelError};
 
 /// The number of gradient elements that are scaled and applied at a time.
 const PART: usize = 2 * BLOCK;

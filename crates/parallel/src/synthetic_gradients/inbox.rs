@@ -6,7 +6,7 @@ use ronde_core::{CollectiveError, Group, GroupRank, Work};
 use ronde_engine::Activation;
 use ronde_schedule::Border;
 
-use crate::SynchronousStrategy;
+use crate::synchronous::SynchronousStrategy;
 
 /// The number of messages that may arrive before they are needed.
 const AHEAD: usize = 4;

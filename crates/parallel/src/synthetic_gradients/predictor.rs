@@ -13,8 +13,10 @@ use ronde_engine::{
 };
 
 use super::{BorderTally, PredictorTargets, SyntheticGradientsConfig};
+use crate::error::ParallelError;
+use crate::strategy::{MicroBatch, Strategy};
 use crate::synchronous::replica::ReplicaUpdate;
-use crate::{MicroBatch, ParallelError, Strategy, SynchronousConfig, SynchronousStrategy};
+use crate::synchronous::{SynchronousConfig, SynchronousStrategy};
 
 /// The most numbers of the targets that a predictor reads for one row.
 const TARGET_WIDTH_MAX: usize = 4096;

@@ -9,9 +9,10 @@ use super::{
     BorderTally, Divergence, NeighbourInbox, PendingBatch, RunningStages, StageBorder, StageRounds,
     SyntheticGradients, exchange_failed, no_round,
 };
+use crate::error::ParallelError;
 use crate::parameter_servers::messages::gather_words;
+use crate::strategy::{LocalStep, MicroBatch, Strategy};
 use crate::synchronous::replica::ReplicaUpdate;
-use crate::{LocalStep, MicroBatch, ParallelError, Strategy};
 
 /// The most messages that are being sent.
 const SENDS_MAX: usize = 64;

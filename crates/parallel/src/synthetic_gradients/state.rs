@@ -5,7 +5,8 @@ use std::ops::Range;
 use ronde_core::{Buffer, DType, GroupRank, Operation};
 
 use super::{SyntheticGradients, exchange_failed, no_round};
-use crate::{ParallelError, Strategy};
+use crate::error::ParallelError;
+use crate::strategy::Strategy;
 
 impl SyntheticGradients {
     /// Returns the state of the predictors as they are: the weights of all of them, then each state of their optimizer.

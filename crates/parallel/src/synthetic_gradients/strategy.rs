@@ -8,12 +8,13 @@ use ronde_engine::Device;
 
 use super::predictor::GradientPredictor;
 use super::{StageRounds, SyntheticGradients, no_round};
+use crate::error::ParallelError;
 use crate::strategy::GradientPart;
-use crate::whole_replica::WholeReplica;
-use crate::{
-    CommittedUpdate, ComputeTimes, HeldVector, HeldVectorMut, ParallelError, ReducedGradient,
-    Strategy, SynchronousStrategy, UpdateReport,
+use crate::strategy::{
+    CommittedUpdate, HeldVector, HeldVectorMut, ReducedGradient, Strategy, UpdateReport,
 };
+use crate::synchronous::{ComputeTimes, SynchronousStrategy};
+use crate::whole_replica::WholeReplica;
 
 impl WholeReplica for SyntheticGradients {
     fn inner(&self) -> &SynchronousStrategy {

@@ -3,11 +3,13 @@
 use ronde_core::Generation;
 
 use super::{CoordinatorCommand, CoordinatorMachine, GenerationChange};
-use crate::GenerationPurpose;
+use crate::assignment::GenerationPurpose;
+use crate::journal::JobPhase;
 use crate::membership::rank_of;
-use crate::{
-    GenerationAssignment, JobPhase, Reason, SwitchTiming, Time, ToWorker, WorkerPhase, WorkerReport,
-};
+use crate::membership::{GenerationAssignment, SwitchTiming};
+use crate::message::{ToWorker, WorkerPhase, WorkerReport};
+use crate::reason::Reason;
+use crate::time::Time;
 
 impl CoordinatorMachine {
     pub(super) fn take_report(

@@ -5,11 +5,12 @@ use ronde_core::Step;
 use super::{
     CoordinatorCommand, CoordinatorMachine, EndProgress, EndRequest, GenerationChange, JobEnding,
 };
-use crate::MembershipPolicy;
-use crate::{
-    JobPhase, MemberInfo, Reason, StartFrom, SwitchTiming, Time, ToWorker, WorkerPhase,
-    WorkerReport,
-};
+use crate::assignment::MembershipPolicy;
+use crate::journal::JobPhase;
+use crate::membership::{MemberInfo, StartFrom, SwitchTiming};
+use crate::message::{ToWorker, WorkerPhase, WorkerReport};
+use crate::reason::Reason;
+use crate::time::Time;
 
 impl CoordinatorMachine {
     /// Proposes a generation without members, which all members enter after the same step.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use ronde_core::{Generation, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    CoordinatorId, LossCause, Reason, StoreReply, StoreRequest, ToWorker, WorkerId, WorkerReport,
-    WorkerSlot,
-};
+use crate::journal::{StoreReply, StoreRequest};
+use crate::membership::{CoordinatorId, WorkerId, WorkerSlot};
+use crate::message::{ToWorker, WorkerReport};
+use crate::reason::{LossCause, Reason};
 
 /// A slot that a host offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

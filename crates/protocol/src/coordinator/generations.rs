@@ -9,12 +9,13 @@ use super::{
     CheckpointStart, CoordinatorCommand, CoordinatorMachine, GenerationChange, ReformedGeneration,
     Waiting,
 };
-use crate::MembershipPolicy;
+use crate::assignment::MembershipPolicy;
+use crate::journal::{JobPhase, OpenGeneration};
 use crate::membership::rank_of;
-use crate::{
-    JobPhase, MemberInfo, OpenGeneration, Reason, StartFrom, SwitchTiming, Time, ToWorker, WaitEnd,
-    WorkerId,
-};
+use crate::membership::{MemberInfo, StartFrom, SwitchTiming, WorkerId};
+use crate::message::ToWorker;
+use crate::reason::{Reason, WaitEnd};
+use crate::time::Time;
 
 /// Time after which a wait is reported again for the first time; shorter ones are usual.
 const WAIT_IS_LONG: Duration = Duration::from_secs(2);

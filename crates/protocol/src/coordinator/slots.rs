@@ -3,8 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::membership::{WorkerId, WorkerSlot};
+use crate::reason::{LossCause, Reason};
 use crate::restart_history::{RestartDecision, RestartHistory};
-use crate::{LossCause, Reason, RestartLimits, Time, WorkerId, WorkerSlot};
+use crate::settings::RestartLimits;
+use crate::time::Time;
 
 /// The contents of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,9 +2,13 @@
 
 use super::slots::{EndedWorker, SlotWorker};
 use super::{CoordinatorCommand, CoordinatorMachine, ExitReason};
-use crate::MembershipPolicy;
+use crate::assignment::MembershipPolicy;
+use crate::journal::JobPhase;
 use crate::membership::rank_of;
-use crate::{JobPhase, LossCause, Reason, Time, ToWorker, WorkerId, WorkerPhase, WorkerSlot};
+use crate::membership::{WorkerId, WorkerSlot};
+use crate::message::{ToWorker, WorkerPhase};
+use crate::reason::{LossCause, Reason};
+use crate::time::Time;
 
 impl CoordinatorMachine {
     pub(super) fn exited(

@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use ronde_core::Step;
 
 use super::worker_table::WorkerTable;
-use crate::MembershipPolicy;
+use crate::assignment::MembershipPolicy;
+use crate::journal::{JobPhase, JobRecord, OpenGeneration};
+use crate::membership::{MemberInfo, StartFrom, WorkerId};
 use crate::membership::{rank_of, succeed};
-use crate::{
-    JobPhase, JobRecord, MemberInfo, OpenGeneration, Reason, Settings, StartFrom, SuccessionPolicy,
-    Time, WorkerId, WorkerPhase, WorkerReport,
-};
+use crate::message::{WorkerPhase, WorkerReport};
+use crate::reason::Reason;
+use crate::settings::{Settings, SuccessionPolicy};
+use crate::time::Time;
 
 /// The inputs of the decision.
 pub(super) struct DecisionInputs<'a> {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::*;
-use crate::{GroupFailure, Term, WorkerReport, WorkerSlot};
+use crate::membership::{Term, WorkerSlot};
+use crate::message::{GroupFailure, WorkerReport};
 
 mod divided;
 mod leading;

@@ -7,7 +7,10 @@ use ronde_core::{Generation, Rank, Step};
 
 use crate::detector::FailureDetector;
 use crate::membership::rank_of;
-use crate::{LossCause, MemberInfo, Time, WorkerId, WorkerLoss, WorkerPhase, WorkerReport};
+use crate::membership::{MemberInfo, WorkerId};
+use crate::message::{WorkerPhase, WorkerReport};
+use crate::reason::{LossCause, WorkerLoss};
+use crate::time::Time;
 
 /// A worker that has reported.
 #[derive(Debug, Clone)]

@@ -3,7 +3,9 @@
 use ronde_core::{Generation, Rank, Step};
 use serde::{Deserialize, Serialize};
 
-use crate::{GenerationAssignment, Reason, Term, ToWorker, WorkerId, WorkerReport};
+use crate::membership::{GenerationAssignment, Term, WorkerId};
+use crate::message::{ToWorker, WorkerReport};
+use crate::reason::Reason;
 
 /// An input of a worker's machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::GenerationPurpose;
-use crate::{StartFrom, WorkerId, WorkerSlot};
+use crate::assignment::GenerationPurpose;
+use crate::membership::{StartFrom, WorkerId, WorkerSlot};
 
 fn member(worker: u64) -> MemberInfo {
     MemberInfo {

@@ -10,10 +10,13 @@ use super::messages::{
     BACKWARD, DISCARD, FORWARD, GRADIENT, OPEN, OpenStage, STATE, StageCall, StageUpdate, UPDATE,
 };
 use super::stage::ModelStage;
-use crate::{
-    CallTarget, CallValues, PendingCall, ReferenceTicket, RemoteFunction, RemoteRef, RpcError,
-    RpcNode,
-};
+use crate::calls::PendingCall;
+use crate::error::RpcError;
+use crate::function::RemoteFunction;
+use crate::node::RpcNode;
+use crate::peers::CallTarget;
+use crate::references::{ReferenceTicket, RemoteRef};
+use crate::values::CallValues;
 
 /// A part of a model on another worker.
 pub type RemoteStage = RemoteRef<ModelStage>;

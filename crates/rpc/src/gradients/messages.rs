@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ReferenceTicket, RemoteFunction};
+use crate::function::RemoteFunction;
+use crate::references::ReferenceTicket;
 
 /// Opens a context on a stage; returns its ticket for the caller.
 pub(super) const OPEN: RemoteFunction<OpenStage, ReferenceTicket> =

@@ -12,7 +12,11 @@ use ronde_engine::{Activation, Chain, ForwardContext, Layer, Mode, OptimizerConf
 use super::messages::{
     BACKWARD, DISCARD, FORWARD, GRADIENT, OPEN, STATE, StageCall, StageUpdate, UPDATE,
 };
-use crate::{CallContext, CallValues, FunctionError, FunctionRegistry, ReferenceTicket, RpcError};
+use crate::error::{FunctionError, RpcError};
+use crate::function::FunctionRegistry;
+use crate::node::CallContext;
+use crate::references::ReferenceTicket;
+use crate::values::CallValues;
 
 /// A part of a model with its parameters and optimizer, which other workers call through a reference
 /// ([`CallContext::share`]). One context at a time uses it.

@@ -6,8 +6,10 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
 use super::*;
+use crate::export;
+use crate::export::ExportFormat;
+use crate::saved_model::SavedModel;
 use crate::testing::saved;
-use crate::{ExportFormat, SavedModel, export};
 
 /// No exclusions.
 fn all() -> TensorExclusions {

@@ -6,8 +6,10 @@ use ronde_core::DataSignature;
 use ronde_engine::ModelConfig;
 
 use super::*;
+use crate::export;
+use crate::export::ExportFormat;
+use crate::names::Naming;
 use crate::testing::{SmallModel, built, every_model, save_to, saved};
-use crate::{ExportFormat, Naming, export};
 
 #[test]
 fn exported_files_have_names_and_units() {

@@ -6,7 +6,8 @@ use ronde_core::layout::TensorEntry;
 use ronde_engine::{ActivationFunction, AfterNorm, Computation, GraphOutline, OperationOutline};
 
 use super::graph::{Attribute, ElementType, GraphEnd, OnnxGraph, OnnxNode};
-use crate::{ModelError, WeightFile};
+use crate::error::ModelError;
+use crate::weight_file::WeightFile;
 
 /// The translation of a model, layer by layer.
 pub(super) struct Translator<'a> {

@@ -5,8 +5,8 @@ use ronde_core::seed::SeedTree;
 use ronde_engine::{Activation, Chain, Layer, ModelConfig};
 
 use super::*;
+use crate::initial_weights::{InitialWeights, TensorExclusions};
 use crate::testing::{built, save_to};
-use crate::{InitialWeights, TensorExclusions};
 
 fn trained() -> (Chain, ModelManifest) {
     let model = ModelConfig::Mlp {

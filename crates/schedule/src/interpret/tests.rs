@@ -5,10 +5,12 @@ use ronde_core::philox::Stream;
 use ronde_core::{Buffer, DType, GroupRank};
 
 use super::*;
+use crate::algorithm::Algorithm;
 use crate::blocks::in_blocks;
-use crate::{
-    Algorithm, Round, all_gather, all_reduce, barrier, broadcast, exact_sum, reduce_scatter,
-};
+use crate::exchange::{all_gather, reduce_scatter};
+use crate::make::{all_reduce, exact_sum};
+use crate::schedule::Round;
+use crate::{barrier, broadcast};
 
 const LENS: [usize; 8] = [0, 1, 2, 3, 63, 64, 65, 1000];
 

@@ -27,7 +27,7 @@ use super::served_model::ServedModel;
 use super::server::ServingState;
 use super::text_worker::{TextJob, TextPart};
 use super::{image_decoding, openapi};
-use crate::Prediction;
+use crate::prediction::Prediction;
 
 type StateExtractor = State<Arc<ServingState>>;
 

@@ -8,7 +8,7 @@ use super::prediction_worker::{self, BatchLimits, PredictionJob};
 use super::served_model::ServedModel;
 use super::server::ServingState;
 use super::text_worker::{self, TextJob};
-use crate::ServeError;
+use crate::error::ServeError;
 
 /// A model with the requests that wait for it. Its threads compute what waits, and end when the queues are closed and empty.
 pub(super) struct ModelServing {

@@ -9,7 +9,8 @@ use super::batch_queue::BatchQueue;
 use super::metrics::ServerMetrics;
 use super::requests::PredictRequest;
 use super::served_model::ServedModel;
-use crate::{Prediction, Predictor};
+use crate::prediction::Prediction;
+use crate::predictor::Predictor;
 
 /// Why a request that was computed has no result.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use super::encoded_image::EncodedImage;
 use super::named_row::NamedRow;
 use super::number_array::NumberArray;
-use crate::TokenSampling;
 use crate::text_task::TextTask;
+use crate::token_sampling::TokenSampling;
 
 /// The largest number of samples of a request.
 const SAMPLES_MAX: usize = 4096;

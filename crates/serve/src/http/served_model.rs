@@ -6,8 +6,11 @@ use ronde_data::Vocabulary;
 use ronde_data::decode::ImageDecoder;
 use ronde_saved_model::{ModelManifest, SavedModel};
 
+use crate::error::ServeError;
+use crate::image_features;
+use crate::prediction_form::PredictionForm;
+use crate::predictor::Predictor;
 use crate::text_task::TextTask;
-use crate::{PredictionForm, Predictor, ServeError, image_features};
 
 /// The largest number of pixels of an image of a request, so that a small file does not take much memory.
 const PIXELS_MAX: u64 = 1 << 25;

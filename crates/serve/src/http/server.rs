@@ -25,7 +25,7 @@ use super::image_decoding::ImageDecoding;
 use super::metrics::ServerMetrics;
 use super::model_serving::ModelServing;
 use super::served_model::ServedModel;
-use crate::ServeError;
+use crate::error::ServeError;
 
 /// The time between two looks at the request to stop.
 const STOP_POLL: Duration = Duration::from_millis(100);

@@ -11,7 +11,7 @@ use super::metrics::ServerMetrics;
 use super::prediction_worker::ComputeFailure;
 use super::requests::GenerateRequest;
 use super::served_model::ServedModel;
-use crate::ServeError;
+use crate::error::ServeError;
 use crate::text_task::{TextTask, last_scores, translation_scores};
 
 /// A part of a generated text. The channel ends with the text.

@@ -5,7 +5,9 @@ use ronde_data::{DataConfig, DatasetExt, OpenContext};
 use ronde_engine::{Activation, Chain, ModelConfig};
 
 use super::*;
-use crate::{ClassDetail, ClassLabels, PredictionForm, ScoringIdentity};
+use crate::class_labels::ClassLabels;
+use crate::part_folder::ScoringIdentity;
+use crate::prediction_form::{ClassDetail, PredictionForm};
 
 fn model(text: &str, dataset: &dyn Dataset) -> Chain {
     let config: ModelConfig = toml::from_str(text).unwrap();

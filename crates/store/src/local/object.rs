@@ -8,8 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::retry::{DiskRetry, is_temporary};
 use super::walk::stamp_of;
+use crate::error::StoreError;
 use crate::regular::open_regular;
-use crate::{Stamp, StoreError, StoredObject, Version};
+use crate::stamp::Stamp;
+use crate::store::{StoredObject, Version};
 
 /// A file that is open for reading.
 pub(super) struct LocalObject {

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::NoticeCallback;
 use crate::listing::shown;
+use crate::settings::NoticeCallback;
 use crate::waits::RetryLimit;
 
 /// The seconds after which a notice reports the wait.

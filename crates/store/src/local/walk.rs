@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::retry::DiskRetry;
-use crate::Stamp;
+use crate::stamp::Stamp;
 
 /// Returns the stamp of a file. It changes with each replacement, and with each change in place
 /// that is separated from the previous one by at least a tick of the file system's clock. The

@@ -13,7 +13,9 @@ use object_store::{Certificate, ClientConfigKey, ClientOptions, ObjectStore, Ret
 
 use super::failure::FailedOperation;
 use super::upload_client::{StoreConnector, UploadConnector};
-use crate::{Address, RemoteSettings, StoreError};
+use crate::address::Address;
+use crate::error::StoreError;
+use crate::settings::RemoteSettings;
 
 /// The size limit of a file of certificate authorities; that of a system has about 200 KiB.
 const AUTHORITIES_BYTES_MAX: u64 = 16 << 20;

@@ -12,9 +12,13 @@ use super::IoThread;
 use super::build::{self, Limits, Service};
 use super::failure::{FailedOperation, temporary_if_unknown_host};
 use super::io_thread::{PendingResponse, ProgressLimit};
+use crate::address::Address;
+use crate::error::StoreError;
+use crate::name::ObjectName;
 use crate::settings::NoticeCallback;
+use crate::settings::RemoteSettings;
+use crate::stamp::Stamp;
 use crate::waits::RetryLimit;
-use crate::{Address, ObjectName, RemoteSettings, Stamp, StoreError};
 
 /// The number of times the client itself repeats a read request that fails within
 /// [`READ_RETRY_WITHIN`]; [`RetryLimit`] controls further retries.

@@ -1,7 +1,7 @@
 //! [`FailedOperation`]: classification of a remote service's errors, above all whether a retry can
 //! help.
 
-use crate::StoreError;
+use crate::error::StoreError;
 
 /// The operation that an error belongs to.
 pub(crate) struct FailedOperation {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use reqwest::{Client, Method, StatusCode, Url};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::StoreError;
+use crate::error::StoreError;
 
 /// The time limit for connecting.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);

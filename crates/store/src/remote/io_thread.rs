@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 
-use crate::StoreError;
+use crate::error::StoreError;
 
 /// The additional time that the caller waits after the limit of the request, so that the request's
 /// own error is received first.

@@ -9,8 +9,11 @@ use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore, ObjectStoreExt
 
 use super::client::{RemoteClient, stamp};
 use super::version_of;
+use crate::error::StoreError;
+use crate::name::ObjectName;
+use crate::stamp::Stamp;
+use crate::store::{StoredObject, Version};
 use crate::waits::RetryLimit;
-use crate::{ObjectName, Stamp, StoreError, StoredObject, Version};
 
 pub(super) struct RemoteObject {
     pub(super) location: String,

@@ -8,7 +8,9 @@ use object_store::{MultipartUpload, ObjectStoreExt};
 
 use super::client::RemoteClient;
 use super::io_thread::PendingResponse;
-use crate::{ObjectName, StoreError, Upload};
+use crate::error::StoreError;
+use crate::name::ObjectName;
+use crate::store::Upload;
 
 /// The size of a part in bytes. S3 allows 10,000 parts, so an object may have up to 160 GB.
 const PART_BYTES: usize = 16 << 20;

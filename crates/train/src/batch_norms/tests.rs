@@ -4,7 +4,7 @@ use ronde_core::WorldSize;
 use ronde_data::OpenContext;
 
 use super::*;
-use crate::RunConfig;
+use crate::config::RunConfig;
 
 /// Returns the error of a plan; empty if there is none.
 fn refusal(samples: u64, shape: &str, rest: &str) -> String {

@@ -8,8 +8,8 @@ use ronde_checkpoint::CheckpointError;
 use ronde_data::{DataEvent, OpenContext};
 use ronde_store::{Encrypted, RemoteSettings, Store, StoreError};
 
-use crate::TrainError;
 use crate::config::CheckpointSection;
+use crate::error::TrainError;
 
 /// Whether a run resumes from a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

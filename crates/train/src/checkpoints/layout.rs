@@ -8,8 +8,8 @@ use ronde_engine::Precision;
 use ronde_parallel::{HeldVector, LossScaling, ModelState, VectorKind};
 use ronde_protocol::holdings::HeldRanges;
 
-use crate::RunConfig;
 use crate::config::CompressionSection;
+use crate::config::RunConfig;
 use crate::model_copies::ModelCopies;
 
 /// The name of the vector of weights and buffers.

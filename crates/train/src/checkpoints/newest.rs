@@ -8,7 +8,7 @@ use ronde_core::{PlanIdentity, Step};
 use ronde_store::Store;
 
 use super::cursor::TrainingCursor;
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// The number of reading threads.
 const THREADS: usize = 4;

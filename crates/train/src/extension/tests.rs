@@ -6,7 +6,7 @@ use ronde_core::{Step, WorldSize};
 use ronde_data::OpenContext;
 
 use super::*;
-use crate::RunConfig;
+use crate::config::RunConfig;
 use crate::config::{DEFAULT_RUN_FILE, Document, Override};
 
 /// Returns the plan of the example with other values.

@@ -4,9 +4,9 @@ use ronde_core::{Event, Rank};
 use ronde_protocol::transaction::CommittedStep;
 
 use super::Training;
-use crate::TrainError;
 use crate::balance::Balance;
 use crate::config::BalanceMode;
+use crate::error::TrainError;
 
 impl Training {
     /// Begins to measure the speeds of the members of a new generation, if the run file asks for it. All members call it

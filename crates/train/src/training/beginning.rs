@@ -6,7 +6,7 @@ use ronde_protocol::transaction::MemberState;
 
 use super::state_copies::StateCopies;
 use super::{Training, slices};
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::model_copies::{ModelCopies, held_weights};
 use crate::progress::RunProgress;
 

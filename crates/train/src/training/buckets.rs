@@ -6,7 +6,7 @@
 use ronde_core::{CollectivesExt, Event, Rank};
 
 use super::Training;
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// The sizes to try, in bytes. The first one is the default.
 const SIZES: [usize; 3] = [4 << 20, 1 << 20, 16 << 20];

@@ -4,7 +4,7 @@ use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Rank, Step};
 
 use super::Training;
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::model_copies::held_weights;
 use crate::progress::BestModel;

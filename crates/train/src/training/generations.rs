@@ -17,7 +17,7 @@ use super::entry_facts::EntryFacts;
 use super::restoration::CopyRestoration;
 use super::step::StepTiming;
 use super::{Training, slices, vectors_mut};
-use crate::TrainError;
+use crate::error::TrainError;
 use crate::event_history::share_bytes;
 use crate::progress::RunProgress;
 use crate::state_transfer::{self, StateTransfer};

@@ -14,7 +14,7 @@ use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
 use super::Training;
 use super::served::join;
-use crate::TrainError;
+use crate::error::TrainError;
 
 impl Training {
     /// Computes the updates of a round that this rank gets, and answers the other ranks. Returns the seconds in which it waited for them;

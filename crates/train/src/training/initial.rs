@@ -7,8 +7,8 @@ use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step};
 use ronde_saved_model::InitialWeights;
 
 use super::{Training, slices};
-use crate::TrainError;
 use crate::checkpoints;
+use crate::error::TrainError;
 use crate::initial_weights::InitialWeightFile;
 use crate::model_copies::{ModelCopies, held_weights};
 

@@ -7,8 +7,8 @@ use ronde_clock::Stopwatch;
 use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step};
 
 use super::Training;
-use crate::TrainError;
 use crate::checkpoints::RunCheckpoints;
+use crate::error::TrainError;
 
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -12,9 +12,12 @@ use ronde_engine::{Layer, Loss, PassEnds};
 
 use super::Training;
 use crate::config::{CompressionSection, ParallelSection, RunConfig, ScheduleName, SyncSection};
+use crate::error::TrainError;
 use crate::first_part::{ExchangeTimes, FirstPart};
+use crate::initial_state;
+use crate::job_group::JobGroup;
+use crate::plan::Plan;
 use crate::timed_layer::{PassKind, PassTimes, TimedLayer};
-use crate::{JobGroup, Plan, TrainError, initial_state};
 
 /// The number of shards of a measured step: the first one of a step prepares the weights for the others.
 const SHARDS: u32 = 4;

@@ -8,8 +8,11 @@ use ronde_data::Split;
 use super::Training;
 use super::measuring::{typical, with_one_worker};
 use crate::config::RunConfig;
+use crate::error::TrainError;
+use crate::initial_state;
+use crate::job_group::JobGroup;
 use crate::local_ranks::on_local_ranks;
-use crate::{JobGroup, Plan, TrainError, initial_state};
+use crate::plan::Plan;
 
 /// Trains some steps of a run with a number of workers that have the whole model each, as threads of this process, and returns the
 /// median seconds of a step. Unlike the measured parts of a step, it contains what workers take from each other where they use all

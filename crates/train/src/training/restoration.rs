@@ -14,7 +14,7 @@ use ronde_protocol::transaction::{CatchUp, CatchUpPlan, SliceExchange};
 
 use super::entry_facts::EntryFacts;
 use super::{Training, slices};
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// The approximate number of bytes that a rank receives at one step boundary.
 const STAGE_BYTES: usize = 128 << 20;

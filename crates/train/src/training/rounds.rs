@@ -11,7 +11,9 @@ use ronde_parallel::{
 use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
 use super::Training;
-use crate::{Plan, RunConfig, TrainError};
+use crate::config::RunConfig;
+use crate::error::TrainError;
+use crate::plan::Plan;
 
 /// The samples of a replica in a round.
 #[derive(Debug, Default)]

@@ -13,10 +13,10 @@ use ronde_protocol::transaction::{
 };
 
 use super::{Training, slices, vectors, vectors_mut};
-use crate::TrainError;
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, SlowWait, StateSnapshot,
 };
+use crate::error::TrainError;
 use crate::progress::RunProgress;
 
 impl Training {

@@ -16,7 +16,7 @@ use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
 use super::Training;
 use super::step::next_batches;
-use crate::TrainError;
+use crate::error::TrainError;
 
 /// The loader of the updates that a worker computes if no worker helps another one.
 pub(super) struct OwnUpdates {

@@ -8,10 +8,13 @@ use ronde_protocol::holdings::{HeldRanges, Move};
 use ronde_protocol::transaction::{CatchUp, CatchUpPlan, MemberState};
 
 use super::{Training, vectors_mut};
+use crate::checkpoints;
 use crate::checkpoints::{ReplicaLayout, RunCheckpoints};
+use crate::config::RunConfig;
+use crate::error::TrainError;
 use crate::model_copies::{ModelCopies, held_weights};
+use crate::plan::Plan;
 use crate::state_transfer::exchange;
-use crate::{Plan, RunConfig, TrainError, checkpoints};
 
 impl Training {
     /// Returns whether the run divides its state among the members, or each has its own part of some vectors.

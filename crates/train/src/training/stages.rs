@@ -17,7 +17,9 @@ use ronde_protocol::transaction::{CommittedStep, OpenStep};
 
 use super::Training;
 use super::step::step_failed;
-use crate::{Plan, PredictedStages, TrainError};
+use crate::error::TrainError;
+use crate::plan::Plan;
+use crate::predicted_stages::PredictedStages;
 
 impl Training {
     /// Trains the stages of this rank on the batches of a round. Returns the seconds in which it waited for other ranks; adds the waits

@@ -14,8 +14,8 @@ use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::{MemberState, StateSource};
 
 use super::{Training, slices, vectors, vectors_mut};
-use crate::TrainError;
 use crate::checkpoints::RunCheckpoints;
+use crate::error::TrainError;
 use crate::progress::RunProgress;
 
 /// The tag of the messages with copies.

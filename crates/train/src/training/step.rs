@@ -10,11 +10,13 @@ use ronde_protocol::transaction::{CommittedStep, OpenStep, TransactionError};
 
 use super::{SKIPPED_REPORTED_MAX, Training};
 use crate::callback::{Actions, StepReport};
+use crate::divergence;
+use crate::error::TrainError;
+use crate::job_group::JobGroup;
 use crate::micro_batch::micro_batch;
 use crate::model_copies::held_weights;
 use crate::predicted_stages::PredictedStages;
 use crate::process_memory::ProcessMemory;
-use crate::{JobGroup, TrainError, divergence};
 
 /// An update whose weights are not up to date on all ranks yet.
 pub(super) struct AppliedStep {

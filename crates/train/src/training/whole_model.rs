@@ -6,7 +6,8 @@ use ronde_core::{CollectivesExt, GroupRank};
 use ronde_parallel::ModelState;
 
 use super::Training;
-use crate::{FinishedModel, TrainError};
+use crate::error::TrainError;
+use crate::finished_model::FinishedModel;
 
 /// The largest number of elements that a rank sends at once: 4 MiB.
 const PIECE_MAX: usize = 1 << 20;

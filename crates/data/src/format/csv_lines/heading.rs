@@ -12,7 +12,7 @@ use super::super::object::failed;
 use super::super::window::ReadWindow;
 use super::scan::{LineReader, NextLine};
 use super::{CsvLines, stream};
-use crate::DataError;
+use crate::error::DataError;
 
 /// The number of bytes that are checked for other encodings.
 const ENCODING_BYTES: usize = 64;

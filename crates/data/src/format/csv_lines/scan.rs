@@ -4,7 +4,7 @@ use super::super::object::failed;
 use super::super::window::ReadWindow;
 use super::lines::{LineSplitter, SplitOutcome};
 use super::{ByteStream, CsvFile, stream};
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
 
 /// Approximate size of an extent, in bytes.

@@ -14,7 +14,7 @@ use super::super::{
 use super::rows::{ArrayRows, NpyColumn};
 use super::zip::{ZipError, ZipMember, contents, members, wrong_crc};
 use super::{EXTENT_BYTES, NpyHeader, header_at};
-use crate::DataError;
+use crate::error::DataError;
 
 /// The format of files of several arrays with equal numbers of rows.
 #[derive(Debug, Clone, Default)]

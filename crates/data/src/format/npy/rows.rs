@@ -3,7 +3,7 @@
 use super::super::tfrecord::changed;
 use super::super::{Extent, NumberType, Record, Records, SharedBytes, Value};
 use super::NpyHeader;
-use crate::DataError;
+use crate::error::DataError;
 
 /// An array whose rows are the values of a field.
 #[derive(Debug, Clone)]

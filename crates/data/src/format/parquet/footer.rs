@@ -4,7 +4,7 @@ use ronde_core::protobuf::read_varint;
 use ronde_store::StoredObject;
 
 use super::refused;
-use crate::DataError;
+use crate::error::DataError;
 
 const MAGIC: &[u8; 4] = b"PAR1";
 const MAGIC_ENCRYPTED: &[u8; 4] = b"PARE";

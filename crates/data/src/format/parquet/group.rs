@@ -12,7 +12,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use super::column::ParquetColumn;
 use super::column_type::ColumnType;
 use super::{TableSchema, caught};
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::{BadRecord, Record, Records, SharedBytes};
 
 /// The bytes of a column with their offset in the file.

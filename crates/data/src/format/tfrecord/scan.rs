@@ -8,7 +8,7 @@ use ronde_store::StoredObject;
 
 use super::frames::{HEADER_BYTES, NextFrame, WRONG_DATA, next};
 use super::{EXTENT_BYTES, example, is_compressed};
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::object::{ObjectReader, failed};
 use crate::format::window::ReadWindow;
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};

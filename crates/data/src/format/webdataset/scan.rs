@@ -7,7 +7,7 @@ use ronde_store::StoredObject;
 
 use super::members::{TarError, TarMember, TarMembers, split};
 use super::{TarSample, is_gzip};
-use crate::DataError;
+use crate::error::DataError;
 use crate::format::object::{ObjectReader, failed};
 use crate::format::{BadRecord, EXTENT_BYTES_MAX, Extent, ItemSink, RECORD_BYTES_MAX, ScanItem};
 

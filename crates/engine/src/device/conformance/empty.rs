@@ -7,7 +7,7 @@ use ronde_kernels::{
 
 use super::shared_cases::run_attention;
 use super::{KernelComparison, unwritten, values, writable};
-use crate::ForwardContext;
+use crate::context::ForwardContext;
 use crate::device::{
     AffineSlices, DeviceBuffer, DrawnRows, MatrixSlice, PlaneMap, RowCopy, TableRows,
 };

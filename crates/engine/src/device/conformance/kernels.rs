@@ -5,10 +5,9 @@ use ronde_kernels::{
     SlidingWindow,
 };
 
-use crate::{ForwardContext, Mode};
-
 use super::shared_cases::{AttentionCase, SampleNorm};
 use super::{KernelComparison, rounded, unwritten, values, writable};
+use crate::context::{ForwardContext, Mode};
 use crate::device::{AffineSlices, DrawnRows, MatrixSlice, PlaneMap, RowCopy, TableRows};
 
 impl KernelComparison<'_> {

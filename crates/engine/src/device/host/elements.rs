@@ -4,7 +4,7 @@ use ronde_kernels::{ActivationFunction, add_to, multiply_by, rectified, rectifie
 
 use super::HostDevice;
 use super::threads::{part, split};
-use crate::ForwardContext;
+use crate::context::ForwardContext;
 use crate::device::{DeviceSlice, DeviceSliceMut, DrawnRows, ElementKernels, RowCopy};
 
 impl HostDevice {

@@ -2,7 +2,7 @@
 
 use ronde_kernels::{Attention, BatchNorm, GroupNorm, GroupedConvolution};
 
-use crate::{MatrixSlice, RowCopy};
+use crate::device::{MatrixSlice, RowCopy};
 
 /// The cost of a call.
 pub(super) struct KernelCost {

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::HostDevice;
+use crate::device::HostDevice;
 
 /// Counts the kernels that have begun, and keeps those that ended.
 #[derive(Default)]
@@ -60,7 +60,7 @@ fn the_first_layer_with_weights_computes_no_gradient_of_its_input() {
     use ronde_core::seed::SeedTree;
     use ronde_core::{Shard, Step};
 
-    use crate::Layer;
+    use crate::layer::Layer;
 
     let model = crate::ModelConfig::Mlp {
         hidden: vec![6, 5],

@@ -3,11 +3,11 @@
 use ronde_kernels::{GroupedConvolution, SlidingWindow};
 
 use super::{GraphBuilder, GraphValue};
-use crate::AfterNorm;
 use crate::device::PlaneMap;
 use crate::graph::OwnTensor;
 use crate::initial::Initial;
 use crate::models::Normalisation;
+use crate::operations::AfterNorm;
 use crate::operations::{
     Convolve, MapPlanes, MaxPool, NormaliseBatch, NormaliseBatchWide, NormaliseGroups,
 };

@@ -5,11 +5,11 @@ use std::ops::Range;
 use ronde_core::layout::{Role, TensorEntry, TensorPart};
 
 use super::{GraphBuilder, GraphValue};
-use crate::TiedTable;
 use crate::device::TableRows;
 use crate::graph::parts::share;
 use crate::graph::{OwnTensor, PartPlace, TokenDivision};
 use crate::initial::Initial;
+use crate::operations::TiedTable;
 use crate::operations::{AddRow, CombineParts, EmbedRows, Linear, PartsForm};
 
 impl GraphBuilder {

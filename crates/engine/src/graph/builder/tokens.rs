@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{GraphBuilder, GraphOutline, GraphValue, NodeEntry};
-use crate::TokenShares;
+use crate::graph::TokenShares;
 use crate::graph::{GraphOperation, OwnTokens, PartPlace, TokenDivision};
 use crate::operations::{GatherTokens, PartsForm};
 use crate::shard_map::ShardMap;

@@ -6,8 +6,10 @@
 use ronde_core::Shard;
 
 use super::GraphLayer;
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
+use crate::error::EngineError;
 use crate::graph::{LoadedState, Tensors};
-use crate::{Activation, EngineError, ForwardContext, Mode};
 
 /// A value of a shard that is computed again.
 pub(super) struct ValueAgain {

@@ -1,8 +1,9 @@
 //! Continues texts in a layer: runs its operations for the next positions only.
 
 use super::GraphLayer;
+use crate::activation::Activation;
+use crate::error::EngineError;
 use crate::graph::{KeptPositions, KeptText, Tensors};
-use crate::{Activation, EngineError};
 
 impl GraphLayer {
     /// Returns the output at the next positions of texts: see [`crate::Layer::extend`].

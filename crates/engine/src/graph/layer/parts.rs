@@ -1,8 +1,10 @@
 //! Layers in parts: which operations this process computes, and gradients of values that several parts read.
 
 use super::{GraphLayer, ShardValues, add};
+use crate::activation::Activation;
+use crate::error::EngineError;
 use crate::graph::PartPlace;
-use crate::{Activation, EngineError, NotSummed};
+use crate::lock_step::NotSummed;
 
 /// The gradients that parts have for a value that belongs to none of them, by value and shard, in the order of the own parts.
 pub(super) type PartGradients = std::collections::BTreeMap<(usize, usize), Vec<Option<Activation>>>;

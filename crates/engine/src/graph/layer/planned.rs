@@ -7,9 +7,13 @@ use ronde_core::Shard;
 use ronde_core::layout::TensorEntry;
 
 use super::GraphLayer;
+use crate::activation::Activation;
+use crate::device::{Device, ObservedDevice, PlanningDevice};
+use crate::error::EngineError;
 use crate::graph::{GraphOutline, LoadedState};
+use crate::layer::Layer;
+use crate::precision::Precision;
 use crate::step_memory::{WorkCounter, planned_context};
-use crate::{Activation, Device, EngineError, Layer, ObservedDevice, PlanningDevice, Precision};
 
 impl GraphLayer {
     /// Returns a layer without weights on a device that computes nothing.

@@ -8,8 +8,10 @@ use ronde_core::Shard;
 use ronde_kernels::ShortFormat;
 
 use super::GraphLayer;
+use crate::activation::Activation;
+use crate::context::{ForwardContext, Mode};
 use crate::graph::TensorAccess;
-use crate::{Activation, ForwardContext, Mode, Precision};
+use crate::precision::Precision;
 
 impl GraphLayer {
     fn format(&self) -> Option<ShortFormat> {

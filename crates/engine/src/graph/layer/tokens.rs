@@ -6,9 +6,12 @@ use std::ops::Range;
 use ronde_core::Shard;
 
 use super::GraphLayer;
+use crate::activation::Activation;
+use crate::context::Mode;
+use crate::error::EngineError;
 use crate::graph::{LoadedState, NodeGradient, TensorGradients, Tensors};
+use crate::lock_step::NotSummed;
 use crate::shard_map::ShardMap;
-use crate::{Activation, EngineError, Mode, NotSummed};
 
 /// The operations of a shard in the order of its backward pass, each with the sums of the complete subtrees of the own parts:
 /// vectors of the elements of its tensors.

@@ -5,9 +5,10 @@ use std::ops::Range;
 use ronde_core::Shard;
 
 use super::*;
+use crate::context::ForwardContext;
 use crate::lock_step::SingleRankSums;
+use crate::lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 use crate::testing::samples;
-use crate::{ForwardContext, LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
 
 const RESNET18: &str =
     r#"{"kind": "resnet18", "small_input": true, "normalisation": "synchronised_batch"}"#;

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use ronde_kernels::{Products, ShortFormat};
 
 use super::*;
-use crate::{Device, GraphBuilder, PlanningDevice};
+use crate::device::{Device, PlanningDevice};
+use crate::graph::GraphBuilder;
 
 fn case(name: &str) -> &'static ModelCase {
     CASES.iter().find(|case| case.name == name).unwrap()

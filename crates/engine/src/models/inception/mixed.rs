@@ -1,7 +1,10 @@
 //! The blocks of Inception-v3: branches of convolutions beside each other.
 
+use ronde_kernels::SlidingWindow;
+
 use super::super::Normalisation;
-use crate::{AfterNorm, GraphBuilder, GraphValue, SlidingWindow};
+use crate::graph::{GraphBuilder, GraphValue};
+use crate::operations::AfterNorm;
 
 pub(super) const ONE: SlidingWindow = SlidingWindow::new(1, 1, 0);
 pub(super) const THREE: SlidingWindow = SlidingWindow::new(3, 1, 1);

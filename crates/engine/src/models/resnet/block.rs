@@ -1,7 +1,10 @@
 //! The blocks of a ResNet: convolutions with a shortcut.
 
+use ronde_kernels::SlidingWindow;
+
 use super::ResNetShape;
-use crate::{AfterNorm, GraphBuilder, GraphValue, SlidingWindow};
+use crate::graph::{GraphBuilder, GraphValue};
+use crate::operations::AfterNorm;
 
 /// The ratio of a bottleneck's output channels to its inner channels.
 const EXPANSION: usize = 4;

@@ -5,7 +5,7 @@
 //! any chain, and the memory's gradient is summed over the decoder blocks in backward. With padding, activations have an
 //! additional position that holds the length of the source.
 
-use crate::{Attended, GraphBuilder, GraphValue};
+use crate::graph::{Attended, GraphBuilder, GraphValue};
 
 /// The source text of a sample.
 #[derive(Debug, Clone, Copy)]

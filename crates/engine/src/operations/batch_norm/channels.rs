@@ -3,7 +3,7 @@
 use ronde_kernels::{BatchNorm, BatchStatistics};
 
 use super::{AfterNorm, EPSILON, affine};
-use crate::Activation;
+use crate::activation::Activation;
 use crate::device::{DeviceSlice, DeviceSliceMut, statistics_values};
 use crate::graph::Tensors;
 

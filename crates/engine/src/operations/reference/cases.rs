@@ -1,12 +1,12 @@
 //! The operations, by the names of `tests/pytorch/operations.py`.
 
+use ronde_kernels::ActivationFunction;
 use ronde_kernels::SlidingWindow;
 
 use super::{ComparedOperation, InputValues, PADDING, SOURCE};
-use crate::{
-    ActivationFunction, AfterNorm, Attended, GraphBuilder, GraphValue, Normalisation,
-    SourcePadding, TiedTable,
-};
+use crate::graph::{Attended, GraphBuilder, GraphValue};
+use crate::models::Normalisation;
+use crate::operations::{AfterNorm, SourcePadding, TiedTable};
 
 /// The number of tokens of the texts.
 const TOKENS: usize = 11;

@@ -1,7 +1,7 @@
 //! The lease, the record, and the end of a job.
 
 use super::*;
-use crate::StoreRequest;
+use crate::journal::StoreRequest;
 
 #[test]
 fn a_coordinator_that_learns_of_a_higher_term_sends_nothing_more() {
