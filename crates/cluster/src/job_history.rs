@@ -1,4 +1,7 @@
 //! [`JobHistory`]: reports each event of a job once and each decision as one sentence. Pure.
+//!
+//! The repetitions of a new rank 0 are dropped. A job that returns to an earlier step (`run_restarted`, `checkpoint_loaded`)
+//! computes steps again, and their events are reported again.
 
 use std::time::Duration;
 

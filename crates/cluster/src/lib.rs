@@ -4,6 +4,9 @@
 //! control socket, and watches them: the first failure ends all of them (or, in an elastic job,
 //! leads to a new generation), and no process outlives the job. Start reading at
 //! [`supervise`](supervise()); a worker's side is [`WorkerLink`].
+//!
+//! Connections are blocking sockets with deadlines, and a thread reads each of them. An async runtime would not pay: there is one
+//! connection per worker on its host, and one per agent at the coordinator. The messages would not change.
 
 mod activity;
 mod agent;

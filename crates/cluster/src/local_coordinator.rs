@@ -1,5 +1,8 @@
 //! [`LocalCoordinator`]: the coordinator of a job with its record in the memory of this process.
 //! Pure: time is an argument.
+//!
+//! This is the default of a job: one process less than with a separate coordinator, no disk, and the fastest start on one machine.
+//! The job then ends with its launcher.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;

@@ -10,6 +10,8 @@
 //! below [`SHARE_EVEN`] or [`DOMINANCE_EVEN`]. Noise spreads over the ranks and therefore names none.
 //!
 //! Cost: a few sums and selections over the ranks per step, and the reports of at most [`OPEN_STEPS_MAX`] steps.
+//!
+//! The detector is a fold over events, so a coordinator that takes over has the same opinion after it has read the journal.
 
 use std::collections::BTreeMap;
 

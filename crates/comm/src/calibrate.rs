@@ -4,6 +4,9 @@
 //! next one (the other ranks contribute zero, so the sum is the plan), and the second adds up how long the
 //! previous one took on each rank. So all ranks run the same operations, as many as rank 0's time allows,
 //! without extra messages. At the end rank 0 fits the costs and sends them, so all ranks have the same bits.
+//!
+//! The measurement takes about 30 ms while the group joins. Between hosts, increasing amounts are sent first, until the rate of
+//! the links is stable. Sub-groups inherit the costs.
 
 mod planner;
 

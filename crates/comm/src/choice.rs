@@ -1,4 +1,7 @@
 //! [`AlgorithmChoice`]: which algorithm an operation of a group uses, and why; cached, so that lookups are cheap.
+//!
+//! A choice is made once for a class of lengths. A plain floating-point sum may round differently with another algorithm; training
+//! uses only the exact sum.
 
 use std::collections::HashMap;
 use std::ops::Range;

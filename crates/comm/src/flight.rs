@@ -2,6 +2,9 @@
 //!
 //! Each event costs one reading of the clock, no lock, and no allocation. A short operation over
 //! shared memory costs one reading in all: its end is derived from the arrival times of the ranks.
+//!
+//! `merge_report` names the rank that is missing, and its operation. Workers write their records when the group fails, or at
+//! SIGUSR1.
 
 mod folder;
 mod record;

@@ -1,4 +1,7 @@
 //! The identity of this host, as far as the network is concerned.
+//!
+//! With TLS, a connection within a host continues without encryption once both ends have authenticated each other, unless
+//! `comm.transport` is `"tcp"`: both ends see one IP address and report this identity.
 
 use ronde_core::byte_reader::number;
 

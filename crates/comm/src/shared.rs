@@ -1,6 +1,11 @@
 //! Shared memory within a host: members that run on one host as one user reduce directly from each
 //! other's memory. The streams between them remain, for messages and to detect failures: when a peer
 //! aborts or its connection ends, every wait here ends.
+//!
+//! Buffers that the group allocates are in shared memory: rank r sums its slice directly from all of them, in tree order for the
+//! exact sum, and writes the result into all of them. Other memory is copied in pieces; small payloads travel inside the control
+//! slots in one phase. A wait spins, yields, then sleeps on a futex. After a failure, no shared memory is reused, so a late writer
+//! does no harm. Members are trusted not to write out of turn.
 
 mod atomics;
 mod collective;

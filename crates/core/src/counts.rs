@@ -1,4 +1,8 @@
 //! [`BatchCounts`]: the numbers that sums over samples are divided by.
+//!
+//! Gradients are divided by the global number of counted targets, and running statistics, which are sums weighted by samples in the
+//! same buckets, by the global number of samples. The numbers travel with the vote, so running statistics need no reduction for
+//! themselves.
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};

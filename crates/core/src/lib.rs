@@ -1,6 +1,6 @@
 //! The vocabulary and the pure mathematics of ronde: no I/O, no threads, no clock.
 //!
-//! All other crates are based on this one. Read [`mesh`] first, then [`shards`], [`exact`] and [`session`]:
+//! All other crates are based on this one. Read [`shards`] first, then [`exact`], [`mesh`] and [`step_layout`]:
 //! together they explain why the trained bits do not depend on the cluster.
 
 #![forbid(unsafe_code)]

@@ -4,6 +4,11 @@
 //! data axis, each rank has some of the shards; along the tensor axis, each rank has some of the parts into which layers are
 //! divided. Ranks that differ in their parts only are neighbours, because they exchange most. A layout never changes the
 //! trained bits: every shard passes through every part of every layer once, wherever that is.
+//!
+//! Synchronous parameter servers are a layout too ([`StepLayout::with_servers`]): the last ranks have all slices of a divided state
+//! and no shards. All else is as in ZeRO: the exact sum is scattered to the owners of slices, the vote is the barrier, and the
+//! owners update and send the weights. So the bits, the recovery and checkpoints need no special case. The setting is therefore
+//! `parallel.servers`, beside the other layouts, and not a kind of `[sync]`, which determines the bits.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,4 +1,8 @@
 //! [`Blocks`]: kernels that read and write packed values, block by block.
+//!
+//! A block of samples or rows is unpacked, computed in f32, and packed; except for products, it stays in the second-level cache.
+//! Blocks depend only on the shapes of all operands, so the bits do not depend on the cluster, and only a block exists in f32.
+//! Whole groups of packed values are at the offsets of their values, so a block is a range.
 
 use std::ops::Range;
 

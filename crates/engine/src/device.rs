@@ -7,6 +7,11 @@
 //! The methods of a device cannot fail one by one, as commands in the queue of an accelerator cannot. A device that
 //! cannot do its work keeps the first error, does nothing more, and returns the error from [`Device::take_error`],
 //! which layers call at the end of each pass.
+//!
+//! An operation never touches the values of a buffer itself. On the host, the state and the gradients are used where they are
+//! stored. For a device with separate memory, a layer copies the state when it is loaded, and the gradients back. Activations move
+//! only at the ends of the model and where an operation needs numbers on the host (lengths of texts, sums over shards). Losses,
+//! optimizers and sums between ranks stay on the host.
 
 mod buffer;
 mod conformance;

@@ -1,4 +1,7 @@
 //! [`Loss`]: the function that a model is trained to minimise, on the host, without the system's `libm`.
+//!
+//! A loss is not a layer: it is computed in f64, in the order of the samples, and its gradient starts the backward pass. Pipelines
+//! start in the same way.
 
 mod boxes;
 mod classes;

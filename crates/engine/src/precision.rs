@@ -1,4 +1,11 @@
 //! [`Precision`]: the floating-point format of the values of a layer.
+//!
+//! Short formats are storage, and formats of factors where the processor has instructions for their products. All values between
+//! the operations of a layer and their gradients are packed in 2 bytes, and copies of weight matrices are rounded; one set of f32
+//! kernels serves all formats. These stay f32: statistics of normalisations, which are few; factors of dropout, so that both passes
+//! multiply by the same ones; positions of max pooling; numbers that select rows of a table; and attention while it computes.
+//! Gradients of weights and their sum between ranks stay f32 too: a partial sum in a short format would be rounded wherever the
+//! cluster cuts the tree, and the bits would depend on the number of workers.
 
 use ronde_kernels::{ShortFormat, round_short};
 use serde::{Deserialize, Serialize};

@@ -1,4 +1,7 @@
 //! [`StepShape`]: the memory of a training step, found by running the code of the layers on a [`PlanningDevice`].
+//!
+//! The device finds the offset of each block by the code of the host, so the peak includes the free ranges between blocks; a test
+//! finds it within 2 % of the memory that a step takes. Evaluations are planned in the same way.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

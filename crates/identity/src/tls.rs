@@ -1,4 +1,7 @@
 //! TLS settings: TLS 1.3 only, both sides present a certificate of the job's authority.
+//!
+//! All cryptography of ronde is from aws-lc-rs. ring 0.17 would save 42 CPU seconds of a cold build, but AES-256-GCM on chunks of
+//! 256 KiB runs at 11.3 GB/s with it, and at 22.9 GB/s with aws-lc-rs (best of 9).
 
 use std::sync::Arc;
 

@@ -1,4 +1,7 @@
 //! [`DistributedVector`]: a vector of the state of which each rank holds other elements.
+//!
+//! Residuals of senders and the values that replicas of local SGD keep are such vectors: each is on one rank.
+//! `ronde_protocol::holdings` moves them like the slices of a divided state.
 
 use std::borrow::Cow;
 use std::ops::Range;

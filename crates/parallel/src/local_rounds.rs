@@ -8,6 +8,13 @@
 //! The number of replicas is fixed by the plan. A rank computes a contiguous range of them one after the other, and a replica's
 //! contribution to the sum is a leaf of the exact sum, so the bits do not depend on the ranks.
 //! Cost of a round: one exact sum of the state, or of a fragment; of the states of the inner optimizer too, if these are averaged.
+//!
+//! A round is one step of the session: its global batch has the samples of all inner steps, and its shards are replicas. A
+//! `SynchronousStrategy` on a group of one trains a replica; reduction, vote, healing and checkpoints are the same as for a
+//! gradient. So a lost rank costs the round, and the transaction needs no further state. A rank looks at its group between inner
+//! steps (`Collectives::failure`), because it exchanges nothing for long. The displacement of a fragment is a function of the state
+//! at the start of a round: its sum starts there and is used at the end, so nothing is in flight between rounds. Fragments are
+//! whole layers, because units of short forms are assigned to ranks by layer.
 
 mod kept;
 mod outer_sum;

@@ -10,6 +10,11 @@
 //! After a failure within a round, the remaining ranks keep their slots and copies, and the next group continues the round.
 //! Cost of an update: the weights to the worker, the gradient to the servers, and once more to the copies. Cost of a round: the
 //! whole state with the states of the optimizer to all ranks.
+//!
+//! The strategy has no threads: the training loop starts those that call `RoundServer::serve`. The transport is the messages of the
+//! group, not remote calls: connections, encryption, the rejection of other plans and generations and the detection of lost peers
+//! exist there, and a message has no JSON. The price is that a death ends the group for all members for a moment, where remote
+//! calls would fail for one caller only. Each rank therefore keeps its slots, its copies and the gradient that it could not push.
 
 mod begin;
 mod client;

@@ -4,6 +4,10 @@
 //! exact sum. The bits are those of the dense sum. If some subtree has so many blocks that the dense sum sends fewer bytes, all
 //! ranks take that one: they know all sizes, so they decide alike.
 //! Cost of `n` ranks: 8 bytes for each subtree, then the blocks of a rank `n - 1` times.
+//!
+//! All ranks receive all blocks, which is one exchange: to divide them among the owners of slices would need a second one with
+//! other sizes. Blocks instead of rows need no knowledge of tensors. The update covers all rows, because moments decay without a
+//! gradient too.
 
 use ronde_core::exact::{ExactSum, Node, additions};
 use ronde_core::sparse::{SparseSize, SparseValues};

@@ -6,6 +6,17 @@
 //! output to the next stage and the gradient of its input to the previous one. There it trains the predictor before a fixed later batch, never on
 //! arrival. So the bits do not depend on the ranks: each has consecutive stages. Cost of a round: the values of each batch between
 //! stages on different ranks, in both directions, and one broadcast of the state of each stage.
+//!
+//! The delay until that batch (`gradient_delay`) also bounds how far a stage runs ahead, and thus the memory and the messages under
+//! way. A round of batches is a transaction; its reduced gradient is the state at its end, which the rank of each stage broadcasts,
+//! because a sum with zeros would change the sign of zeros. Between rounds nothing is under way and every rank has the whole state,
+//! so evaluations, checkpoints and healing need no special case. One transaction for each batch would have no batches in which
+//! workers wait, but one vote per batch, samples that ranks use in different steps, and a state on one rank only. The price is the
+//! whole model on each rank: this mode divides work, not memory.
+//!
+//! A predictor reads values divided by their root mean square: otherwise predictions grow with the outputs of a stage, the outputs
+//! with the predictions, and eight stages learn nothing. Each stage and each predictor is computed by a `SynchronousStrategy` on a
+//! group of one, so update rules, parameter groups and clipping have one implementation.
 
 mod inbox;
 mod predictor;

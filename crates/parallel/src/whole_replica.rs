@@ -1,4 +1,7 @@
 //! [`WholeReplica`]: the strategies that exchange in rounds, between which every rank has the whole state.
+//!
+//! A `SynchronousStrategy` on a group of one has the state between rounds. Local SGD, parameter servers, gossip and synthetic
+//! gradients share it.
 
 use std::sync::Arc;
 

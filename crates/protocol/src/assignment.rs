@@ -1,4 +1,9 @@
 //! [`Assignment`]: the rank, the peers and the task that a supervisor sends to a worker process.
+//!
+//! A job may be stopped while no group exists: its workers wait for others, or have just lost one. If their state is divided, they
+//! form a last generation to save it ([`GenerationPurpose::Save`]). It takes the same steps as any other (agree on the state, catch
+//! up, exchange slices), so a second loss at that moment is an ordinary loss. A whole state is saved by one worker alone, because
+//! that needs no connection between workers.
 
 use std::net::SocketAddr;
 

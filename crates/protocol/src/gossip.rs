@@ -16,6 +16,11 @@
 //!
 //! Sources: Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018 (pairwise averaging while
 //! gradients are computed); Boyd et al., "Randomized gossip algorithms", IEEE Transactions on Information Theory 52 (2006).
+//!
+//! A death costs the updates of one replica, and nothing is rolled back. To count the updates that other replicas have received by
+//! averaging would need the samples of all updates in each exchange, and would count updates that have almost no effect left. To
+//! repeat the round would be exact, and costs the work of all. A rank that waits for an answer declines other exchanges: no circle
+//! of ranks can wait, and a mean has the same bits at both ends.
 
 mod exchange_book;
 mod pairings;

@@ -1,4 +1,7 @@
 //! [`LeaseTable`]: which workers hold which objects of this node, as a state machine without a clock.
+//!
+//! An object ends when no holder has named it for the length of a lease. A lost message, a lost grant and a killed holder are
+//! therefore one case.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

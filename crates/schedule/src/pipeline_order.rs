@@ -1,4 +1,7 @@
 //! The order in which the ranks of a pipeline compute their stages.
+//!
+//! A schedule prescribes the order within each stage or, if interleaved, within each rank. A simulation of all ranks merges these
+//! orders. So layouts in which a rank has several stages need no formulas, and no layout can deadlock.
 
 use std::cmp::Reverse;
 

@@ -4,6 +4,11 @@
 //! A stage is a contiguous part of the model, and the micro-batches are logical shards. Plain data parallelism is the
 //! program of one stage. The actions of a rank have a fixed order, and each runs as soon as its inputs are there, so
 //! [`crate::timeline()`] can run the programs of all ranks on paper.
+//!
+//! All schedules (GPipe, 1F1B, interleaved, zero bubble) and the order of shards and layers without a pipeline are orders of the
+//! same actions, so there is one way to run a step. If gradients are divided, the shards of a rank pass layer by layer, and each
+//! bucket is scattered once. A scatter after each shard would send a multiple of these bytes and save no memory: an owner would
+//! keep the subtrees of all ranks, which are complete only within the contiguous shards of a rank.
 
 use std::ops::Range;
 

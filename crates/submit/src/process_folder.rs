@@ -1,4 +1,7 @@
 //! [`ProcessFolder`]: a detached `ronde` command with its arguments, output, process and exit code, in one folder.
+//!
+//! The process holds a lock until it ends for any reason, and reserves the space for its exit code when it starts. So the state of
+//! a job needs no daemon, and is right after SIGKILL, on a full disk and after a restart of the host.
 
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{Seek, SeekFrom, Write};

@@ -1,5 +1,9 @@
 //! [`RayTarget`]: jobs on a cluster of Ray, through its Jobs REST interface. A job is one job of Ray: its entrypoint leads the
 //! run on one node, and starts an agent on each other one as a task.
+//!
+//! So Ray's own commands show and end the job. Commands about a job run beside it as short jobs of Ray on the same node, because
+//! the interface has no other way into a node. Only the agents on other nodes need Python: they are tasks of Ray, which has no
+//! other interface for them.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
 //! [`JobRegistry`]: the folder with the records of all jobs of the submitting machine.
+//!
+//! The folder of a job is created with its contents by one rename, which makes names unique.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};

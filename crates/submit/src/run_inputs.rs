@@ -1,4 +1,7 @@
 //! [`RunInputs`]: the files beside a run file, found when a target copies them. [`JobResources`]: what each worker needs.
+//!
+//! A target that copies gets the run file, the files that it names and those of `[job] files`, never a folder as a whole.
+//! `secrets.rs` checks them before anything is made on the target. This crate knows no run files, so the list is an argument.
 
 use std::fmt;
 use std::path::PathBuf;

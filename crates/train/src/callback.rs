@@ -1,4 +1,8 @@
 //! [`Callback`]: a program's own reaction to the progress of a run, such as ending it early.
+//!
+//! A callback is called on every rank with the same reports, and its requests travel with the vote (`VoteRequests`). So all ranks
+//! stop, evaluate or save after the same step, also if rank 0 was replaced meanwhile. The requests of the last vote belong to the
+//! session, so a member that missed the outcome or copied the state knows that the run is complete.
 
 use ronde_core::{Epoch, Step};
 use serde::{Deserialize, Serialize};

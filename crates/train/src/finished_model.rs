@@ -1,4 +1,8 @@
 //! [`FinishedModel`]: the model of a finished run, on a worker that has all of it.
+//!
+//! The rest of the training is dropped, so only the state and the layers stay in memory. For a model that is too large for one
+//! worker, `Trainer::train_to_folder` of `ronde` returns another type without weights, so that no method of a model can fail
+//! because a rank lacks a part of it.
 
 use std::io;
 use std::path::Path;

@@ -1,5 +1,8 @@
 //! [`ModelCopies`]: copies of the weights and buffers of a model beside those that are trained: their moving average, and
 //! those of the best model.
+//!
+//! The copy of the best model changes only when the next step is applied; until then, the best model is the current one. So an
+//! evaluation that a loss has interrupted can be repeated.
 
 use ronde_core::Step;
 use ronde_parallel::{Strategy, remap};

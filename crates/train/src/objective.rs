@@ -1,4 +1,7 @@
 //! [`Objective`]: the loss that a run minimises, and the metrics of its evaluations.
+//!
+//! Losses and metrics are sums over samples, added in the order of shards and batches, so they do not depend on the number of
+//! workers. The plan's identity has the names of a program's loss and learning rate, because they change the trained bits.
 
 use std::sync::Arc;
 

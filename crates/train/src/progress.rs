@@ -1,5 +1,8 @@
 //! [`RunProgress`]: the decisions that the evaluations of a run have led to. It is saved in checkpoints and sent to workers
 //! that join, so an interrupted run decides like one that was not interrupted.
+//!
+//! All ranks evaluate to the same bits, so they decide alike without a vote. A loss may interrupt an evaluation on some members
+//! only: all repeat it, and those that have recorded the step ignore the repetition.
 
 use std::collections::{BTreeMap, BTreeSet};
 

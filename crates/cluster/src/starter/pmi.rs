@@ -1,6 +1,8 @@
 //! [`exchange_by_pmi`]: tells all ranks the address of rank 0 through the process managers of MPICH and Intel MPI, whose
 //! variables name no host. The protocol is PMI-1 (lines of `key=value` words over an inherited socket), of which five requests
 //! are used.
+//!
+//! The bindings of MPI would need its library to be built.
 
 use std::io::{BufRead, BufReader, Error, Result, Write};
 use std::os::fd::RawFd;

@@ -3,6 +3,10 @@
 //! Blocks have 16 sizes per power of two, are cut from segments whose size grows with
 //! demand, and are reused when their buffers are dropped. Segments live until the group and
 //! all its buffers are gone; the pages of free blocks can be returned to the system before. The pool is bounded; beyond the limit, groups allocate ordinary memory.
+//!
+//! The pages of a block are filled when it is taken for the first time, and a free block serves a buffer that is up to a quarter
+//! shorter. The pages of free blocks are returned when the size of buckets changes. Segments stay mapped, because other members
+//! have mapped them too, and are filled again on use.
 
 use std::collections::BTreeMap;
 use std::io;

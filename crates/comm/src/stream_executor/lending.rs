@@ -3,6 +3,12 @@
 //! Only a header travels on the stream, in the order of all messages. The receiver reads the bytes piece by piece, as if
 //! they followed the header, and then acknowledges them. Until then the sender keeps the buffer. When the group ends or
 //! fails, the sender's mark ends before any buffer is released, so a receiver never takes released memory for a message.
+//!
+//! A member lends only to those that have announced that they can read its memory, and sends over the stream to all others. It is
+//! announced to the sender of the first long message: an announcement to every peer would be a message for each pair, and few pairs
+//! exchange long messages. An offer is accepted only if the connection has one address at both ends, because a remote member could
+//! name another process. Groups with TLS lend too, unless `comm.transport` is `"tcp"`: a process that may read a worker's memory
+//! may read its keys as well, and lent bytes pass through no socket that others could watch.
 
 use std::io;
 use std::time::{Duration, Instant};

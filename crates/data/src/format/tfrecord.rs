@@ -9,6 +9,8 @@
 //! is as strong as these checksums.
 //!
 //! Sources: `tensorflow/core/lib/io/record_writer.h`, `tensorflow/core/example/example.proto`.
+//!
+//! The parser is our own: it checks checksums and structure in one pass over borrowed bytes.
 
 pub mod example;
 mod frames;

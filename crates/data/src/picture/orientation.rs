@@ -1,6 +1,8 @@
 //! [`Orientation`]: how the pixels of an image are turned, from its EXIF or XMP metadata.
 //!
 //! Source: CIPA DC-008 (EXIF 2.32), section 4.6.4, tag 274, and TIFF 6.0. What Pillow's `exif_transpose` accepts is accepted.
+//!
+//! One number is read from one directory. The crate `image` refuses the kinds of numbers, XMP and PNG texts that Pillow accepts.
 
 /// The tag of the orientation in the first directory.
 const TAG: u16 = 274;

@@ -3,6 +3,12 @@
 //! A layer may be divided into parts: groups of heads, columns and rows of matrices, rows of tables. Values between the parts
 //! are sums over all of them or their concatenation. Sums follow the tree of the exact sum over the numbers of the parts, so
 //! their bits do not depend on which process computes which part.
+//!
+//! Parts are inside one layer of the chain, so programs, pipelines and recomputation do not know them; a chain of layers that end
+//! at each sum would need replicated layers in every program. Each part of a tensor is a separate tensor (`TensorPart` has its
+//! position in the whole one), so buckets, optimizers, hashes and checkpoints need no strides. The flat state has a region for each
+//! part. Tensors that belong to no part (of normalisations, biases after a sum) are on all ranks of a group, which have the same
+//! gradient of them; the first one answers for them. Only the saved model has whole tensors.
 
 use std::fmt;
 use std::ops::Range;

@@ -4,6 +4,13 @@
 //! The tokens of a sample have a fixed segment for each part, and in training a process has those of its parts. It stores them
 //! part by part: of each part a segment of every block, each with all samples. The tokens of a part are thus one run of memory,
 //! as exchanges and sums over them need it.
+//!
+//! `CombineParts` scatters its sum over the tokens, and `GatherTokens` gathers the input of operations of parts: together as many
+//! bytes as a sum for all ranks. Only the rank's tokens are kept for the backward pass, which gathers them once more before the
+//! gradients of weights of parts: a quarter more bytes, without which each rank would keep all tokens. Dropout draws by the element
+//! of the undivided value. Gradients of tensors that belong to no part are summed over the tokens of each part and then along the
+//! tree over the parts, also on one rank, in one exchange for each layer and shard. Evaluation keeps no values, so it has all
+//! tokens. The division has no setting: a layer in parts would otherwise have two ways to the same result, with different bits.
 
 use std::ops::Range;
 

@@ -2,6 +2,8 @@
 //!
 //! A vector of f16 has twice as many elements as one of f32, so the products take half of the time; the sums in f32 take another
 //! fifth. A sum in f16 has 11 significant bits, and is infinite from 65,520 on.
+//!
+//! They are used only if `train.products` requests it.
 
 #![cfg(any(test, target_arch = "x86_64"))]
 

@@ -2,6 +2,8 @@
 //!
 //! The instruction (`vdpbf16ps`) is two fused multiply-adds in f32, of the second value of a pair and then of the first,
 //! so it makes the multiplications of f32 at up to twice the rate. It treats values below 1e-38 as zero.
+//!
+//! On Intel Xeon the instruction starts a quarter as often as f32 products, so both loops are timed once per process.
 
 /// Returns whether the processor has the instruction.
 pub(super) fn has_pairs() -> bool {

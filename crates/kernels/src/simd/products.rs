@@ -1,4 +1,8 @@
 //! Products with the instructions that the processor has for values of a format.
+//!
+//! The instructions are part of the plan's identity. Each is a `SimdVector` with a form of packed panels (`PanelForm`), so products
+//! and convolutions have one driver for all. Tests run the drivers with emulations by the definition of the instructions, and
+//! compare the processor's bits with them where it has the instructions.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "functions compiled for these instructions")

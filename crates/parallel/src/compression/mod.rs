@@ -7,6 +7,16 @@
 //!
 //! Sources: Seide et al., "1-bit stochastic gradient descent", Interspeech 2014, and Karimireddy et al., "Error feedback fixes
 //! SignSGD", ICML 2019 (residuals); Vogels et al., "PowerSGD", NeurIPS 2019, algorithms 1 and 2.
+//!
+//! Compression is an option of `SynchronousStrategy`: a bucket has a sum for each sender, and its exchange starts in the backward
+//! pass like an exact sum. Without the second short form, each rank would gather the forms of all senders: for `top_k` and four
+//! workers, 3 % of the bytes instead of 1.5 %. PowerSGD needs none, because its two sums of factors are exact sums. The owner of a
+//! unit follows its layer, so the bits depend neither on buckets nor on ranks.
+//!
+//! Residuals are a `DistributedVector` after the flat state, so the moves, the search for a complete state and the checkpoints of a
+//! divided state hold for them too. New residuals are applied or dropped together with the reduced gradient. A second copy that is
+//! always up to date would receive whole gradients, which compression avoids; so a loss leads back to the newest copy in memory or
+//! checkpoint.
 
 mod codec;
 mod coded_sum;

@@ -1,4 +1,7 @@
 //! The groups of a rank in the mesh, and the parts of the state that it holds because of its place there.
+//!
+//! Ranks with the same layers are a sub-group, which sums their gradients and compares their weights. Values between stages are
+//! messages in the group of all ranks. A rank stores the elements that it computes with and those that it updates.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -1,5 +1,11 @@
 //! [`LeaderRecord`]: which pod leads a job, as its pods agree in the folder of the job or at the address of its results; and
 //! [`LeaderWatch`]: what a pod does about it. Pure: the caller reads and replaces the record, and knows the time.
+//!
+//! Kubernetes cannot decide it: a Job with a policy for failed pods, which distinguishes a failed run from a lost pod, replaces a
+//! pod on a lost node only when the node is back or removed. A `Lease` would need rights that users often cannot give, and a pod
+//! whose node is cut off from the server cannot reach it, although it reaches the results. The record is replaced by a conditional
+//! put, so one of several pods leads; each pod judges the limits by its own monotonic clock. A worker that is cut off together with
+//! its launcher ends with it. A checkpoint that it may still publish has the bits of its successor's checkpoint of that step.
 
 use std::time::Duration;
 

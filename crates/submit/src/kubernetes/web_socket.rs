@@ -1,4 +1,6 @@
 //! [`WebSocket`]: the messages of a web socket (RFC 6455) that a client receives; it sends control frames only.
+//!
+//! The client only receives. The crate `tungstenite` brings another handshake and another random source.
 
 use std::time::Duration;
 

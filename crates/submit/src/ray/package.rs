@@ -1,4 +1,6 @@
 //! [`RayPackage`]: the program and the folder of the run file as an archive that the nodes of a cluster unpack.
+//!
+//! The archive is three headers around the output of `flate2`; the crate `zip` brings formats that nothing here needs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,13 @@
 //! [`Beginning`]: the state of a [`Training`] before its first step. It is the checkpoint that every run has.
+//!
+//! Members that have no complete state together look for one in this order: silent workers that may have the missing parts
+//! (`elastic.state_wait_s`), copies in memory, the newest checkpoint, the beginning. The weights are drawn again or read from the
+//! initial file. Other vectors are zeros, except a few (the loss scale, factors, predictors) that each worker keeps as a copy. So
+//! nothing else has to be stored, and no process has to be replaced.
+//!
+//! The coordinator does not know which worker has which parts. The members of a generation find out, report `lacks_state` and
+//! leave. The coordinator knows which workers are silent and which have ended; it decides when the next generation starts, and for
+//! which workers it waits (`GenerationAssignment::awaited`).
 
 use ronde_core::{Event, Rank, Step};
 use ronde_parallel::VectorKind;

@@ -1,4 +1,8 @@
 //! Saves the last checkpoint of a run that stops, and keeps the state while the storage cannot be written to.
+//!
+//! Only the workers have the state then, so an error that a person can remove (no space, a quota, a read-only file system, missing
+//! rights) is worth the wait. The trained model is tried again for an hour (`export.rs`). A checkpoint during training that fails
+//! is only reported.
 
 use std::thread;
 use std::time::Duration;

@@ -2,6 +2,10 @@
 //!
 //! After a loss, members only wait for the slices that they need. Missing second copies follow in exchanges of the same kind, each
 //! of which is over before the next step begins, so a step always finds the same slices complete on all members.
+//!
+//! A copy that is sent during a step would need the gradient of that step for a state that has not arrived yet. A copy counts when
+//! it is complete; until then it is in no report after a further loss. While a worker joins, or the weights are divided
+//! (`parallel.zero = 3`), training waits for all copies: the members would give up copies that the new one does not have yet.
 
 use std::collections::VecDeque;
 

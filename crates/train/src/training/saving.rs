@@ -1,4 +1,7 @@
 //! Saves the checkpoints of a [`Training`], resumes from one, and stops on request.
+//!
+//! All ranks copy their share after the same step, because rank 0 requests a checkpoint with its vote; `docs/checkpoints.md` has
+//! the protocol. Rank 0 loads a whole state and the other ranks copy it as in healing, so both have one path.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};

@@ -4,6 +4,9 @@
 //! one, if possible on another host. The messages travel during the next step, before whose vote every rank waits for them. So after
 //! that vote the copy is complete on all ranks, and only then the one before is dropped: a loss at any moment leaves a complete copy
 //! with the remaining ranks, unless a rank and the one that has its parts are lost together.
+//!
+//! A copy is a checkpoint in memory. It needs no further state of the transaction, and no replay of single replicas, which would
+//! need the weights of all rounds since the copy. The ordinary exchange of slices then moves each part to its owner.
 
 use ronde_clock::Stopwatch;
 use ronde_core::{

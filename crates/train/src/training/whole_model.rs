@@ -1,4 +1,8 @@
 //! The whole model at the end of a [`Training`], for workers that return it.
+//!
+//! Each rank broadcasts the elements for which it is responsible, within the transaction that publishes the model. So the loss of a
+//! worker leads to another generation, as in any step. A saved model needs less memory: rank 0 receives its tensors one after
+//! another (`export.rs`).
 
 use std::ops::Range;
 

@@ -1,4 +1,6 @@
 //! [`NpyHeader`]: the header of a `.npy` file.
+//!
+//! The header is one line of text. A parser of our own, because existing crates read whole arrays.
 
 use super::super::NumberType;
 

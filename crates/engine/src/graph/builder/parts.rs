@@ -1,4 +1,7 @@
 //! Layers that are divided into parts: groups of heads, columns and rows of matrices, rows of tables.
+//!
+//! Two nodes and one rule connect the parts: the sum over all parts, their concatenation, and the gradient of a value that several
+//! parts read, which is the sum of the gradients of the parts.
 
 use std::ops::Range;
 

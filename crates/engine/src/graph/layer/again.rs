@@ -2,6 +2,9 @@
 //!
 //! In training, what operations keep of such a value is dropped as soon as it was used, and a handle finds these places
 //! again. The value exists once more from the backward pass of its last reader to that of the operation that computes it.
+//!
+//! These are the outputs of normalisations and activation functions. They have the same bits again; in short formats they are
+//! packed as if they had been kept.
 
 use ronde_core::Shard;
 

@@ -3,6 +3,9 @@
 //! All values between operations and their gradients are packed, but for numbers that select rows of a table. Operations that
 //! take packed values unpack them in blocks; others get whole values in f32 while they run. The layer's input and output
 //! and their gradients are f32, rounded.
+//!
+//! Copies of parts that are not whole groups also get whole values, and so do layers in parts, whose exchange is f32. Slopes of
+//! activation functions that no operation computes again are packed too. Clones of an `Activation` share one packed copy.
 
 use ronde_core::Shard;
 use ronde_kernels::ShortFormat;

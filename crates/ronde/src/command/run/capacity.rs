@@ -1,4 +1,8 @@
 //! Checks that this host has enough disk space and memory for a run.
+//!
+//! If the run file leaves the layers open that compute their activations again, a prefix of the chain is chosen: the first layers
+//! keep their activations longest, and the first stage of a pipeline keeps those of most shards. The process that starts a run
+//! chooses, because workers that divide the parts of a layer must compute it again together.
 
 use std::path::Path;
 
