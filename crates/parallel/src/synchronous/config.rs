@@ -1,4 +1,7 @@
 //! [`SynchronousConfig`]: the settings of a step.
+//!
+//! Weights that a program has loaded into its layers cannot be drawn again when a generation without a step divides the layers in
+//! another way, so each rank keeps them until the first update ([`SynchronousConfig::may_reset`]).
 
 use std::sync::Arc;
 

@@ -1,4 +1,6 @@
 //! The divided state of a [`Training`]: which member holds which slices, and how they move in a new generation.
+//!
+//! Members wait only for the slices that they own. Weights move only if some member lacks the newest ones.
 
 use std::ops::Range;
 
