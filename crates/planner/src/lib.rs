@@ -1,7 +1,7 @@
 //! Forecasts of time, memory and cost of a training run for every layout, and advice which layout to take.
 //!
 //! Everything here is pure: measured costs and described machines are arguments, so there is no clock, no socket and no
-//! tensor. [`layout_choices`] lists the layouts that a cluster allows, [`forecast`] interprets the step program of one of
+//! tensor. [`layout_choices`] lists the layouts that a cluster allows, [`forecast()`] interprets the step program of one of
 //! them, [`ScalingCurve`] does so for up to thousands of ranks, and [`RunForecast`] compares the layouts and gives the
 //! [`Advice`]. Read [`mod@forecast`] first.
 

@@ -1,4 +1,4 @@
-//! [`Holdings`]: the ranges of a flat state that each rank holds, and the [`moves`] from one division to another.
+//! [`HeldRanges`]: the ranges of a flat state that each rank holds, and the [`moves`] from one division to another.
 //!
 //! A rank may hold the whole state or parts of it. One function decides which rank sends which elements to which other
 //! one, whatever the reason: a rank has died, has joined, or the number of ranks has changed. It is pure and equal on

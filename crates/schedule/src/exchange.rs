@@ -36,7 +36,7 @@ pub fn reduce_scatter(rank: usize, size: usize, part_len: usize) -> Schedule {
 /// Returns an all-gather: every rank receives all elements in rank order; rank `r` contributes `lens[r]`.
 ///
 /// One round, `n - 1` messages and `(n - 1) lens[rank]` elements sent; `log2 n` rounds, each with one or two messages, if there are
-/// more than [`DIRECT_RANKS_MAX`] ranks and they have at most [`SHORT_LEN_MAX`] elements on average. The ranks must know each
+/// more than 8 ranks and they have at most 1,024 elements on average. The ranks must know each
 /// other's lengths; otherwise they gather them first, one number per rank.
 #[must_use]
 pub fn all_gather(rank: usize, lens: &[usize]) -> Schedule {

@@ -1,4 +1,4 @@
-//! [`RunProgress`]: the decisions that the evaluations of a run have led to. It is saved in checkpoints and sent to workers
+//! `RunProgress`: the decisions that the evaluations of a run have led to. It is saved in checkpoints and sent to workers
 //! that join, so an interrupted run decides like one that was not interrupted.
 //!
 //! All ranks evaluate to the same bits, so they decide alike without a vote. A loss may interrupt an evaluation on some members

@@ -1,4 +1,4 @@
-//! [`RecordingThread`]: writes what this worker does into the folder of its run, while a recording is requested.
+//! `RecordingThread`: writes what this worker does into the folder of its run, while a recording is requested.
 //!
 //! A file in that folder requests a recording ([`RecordingRequest`]), so it can be started and stopped while the run is under way. The
 //! thread looks for it five times a second. During a recording it moves spans from the rings of the computing thread, of the background threads and of

@@ -27,7 +27,7 @@ impl ProcessGroup {
     /// Joins over TCP, with TLS if [`GroupConfig::security`] requires it. `peers` holds every rank's
     /// listening address by group rank, this member's own included. Higher ranks dial lower ones; one
     /// connection per pair. If all members are on one host, they share memory unless
-    /// [`GroupConfig::transport`] is set otherwise: buffers from [`Collectives::allocate`] are reduced
+    /// [`GroupConfig::transport`] is set otherwise: buffers from `Collectives::allocate` are reduced
     /// in place, others in pieces, and a blocking call runs on the calling thread. All other traffic uses the
     /// connections. With TLS, connections between members on one host are not encrypted after the members have
     /// authenticated each other, unless one of them requests [`TransportChoice::Tcp`]; without such a request, messages of
