@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::error::BenchError;
+use crate::error::missing;
 use crate::mpi_launcher::MpiLauncher;
 use crate::output_tail::tail;
 use crate::settings::Competitor;
@@ -257,13 +258,6 @@ fn check_modules(start: &CompetitorLaunch<'_>) -> Result<(), BenchError> {
             );
             Err(missing(&problem, &hint))
         }
-    }
-}
-
-pub(crate) fn missing(problem: &str, hint: &str) -> BenchError {
-    BenchError::Competitor {
-        problem: problem.to_owned(),
-        hint: hint.to_owned(),
     }
 }
 

@@ -141,3 +141,10 @@ impl BenchError {
         }
     }
 }
+
+pub(crate) fn missing(problem: &str, hint: &str) -> BenchError {
+    BenchError::Competitor {
+        problem: problem.to_owned(),
+        hint: hint.to_owned(),
+    }
+}

@@ -26,6 +26,7 @@ mod measure;
 mod mpi_launcher;
 mod operation;
 mod output_tail;
+mod peak;
 mod plain_loop;
 mod reference;
 mod report;
@@ -47,6 +48,7 @@ pub use hub::{Hub, HubEvent};
 pub use kernels::{KernelReport, KernelRow, MachineRates};
 pub use machine::{CpuCache, Machine};
 pub use operation::{OperationKind, OperationShape};
+pub use peak::matrix_peak_flops;
 pub use report::{CollectivesReport, FORMAT, Implementation, MeasurementRow, times_as_fast, write};
 pub use settings::{BenchTask, BenchTransport, BufferMemory, Competitor, Preference, Settings};
 pub use sizes::{BYTES_MAX, DEFAULT_SIZES, parse_size, parse_sizes, show_bytes};
@@ -54,6 +56,6 @@ pub use statistics::Statistics;
 pub use table::{Columns, footnotes};
 pub use training::{
     Programs, RunTimes, TrainingCase, TrainingReport, TrainingSettings, Variant, VariantReport,
-    bytes_without_model, matrix_peak_flops, measure,
+    bytes_without_model, measure,
 };
 pub use worker::run;

@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::competitor::missing;
 use crate::error::BenchError;
+use crate::error::missing;
 use crate::output_tail::tail;
 
 /// The time in which a program must report its version; a Python loads the library of MPI for it.

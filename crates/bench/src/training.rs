@@ -8,13 +8,11 @@
 mod case;
 mod events;
 mod memory;
-mod peak;
 mod report;
 mod run;
 
 pub use case::TrainingCase;
 pub use events::RunTimes;
-pub use peak::matrix_peak_flops;
 pub use report::{TrainingReport, VariantReport};
 pub use run::{Programs, Variant, bytes_without_model, measure};
 

@@ -3,8 +3,8 @@
 use ronde_core::{Recovery, Step};
 use ronde_store::StoreError;
 
+use crate::claim::Claim;
 use crate::fence::Fence;
-use crate::lineage::Claim;
 
 /// An error while saving, publishing or loading a checkpoint.
 #[derive(Debug, thiserror::Error)]

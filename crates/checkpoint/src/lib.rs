@@ -16,6 +16,7 @@ compile_error!("slices are little-endian and written from memory without convers
 
 mod catalog;
 mod checkpoint;
+mod claim;
 mod cutting;
 mod envelope;
 mod error;
@@ -28,6 +29,7 @@ mod names;
 mod publish;
 mod reading;
 mod retention;
+mod saved_part;
 mod saver;
 mod vector;
 mod verify;
@@ -35,14 +37,16 @@ mod writer;
 
 pub use catalog::{CheckpointEntry, CheckpointStatus, list};
 pub use checkpoint::{Checkpoint, LoadedVector, ReadRequest};
+pub use claim::Claim;
 pub use error::{CheckpointError, SkippedCheckpoint};
 pub use export::to_safetensors;
 pub use fence::Fence;
 pub use last_good::{LastGood, last_good, last_good_with, latest};
-pub use lineage::{Claim, Lineage};
+pub use lineage::Lineage;
 pub use manifest::{Digest, FileRecord, Manifest, PartRecord, SliceFile, SliceRecord};
 pub use publish::{PublishOutcome, PublishRequest, publish};
 pub use retention::{Proof, Retention, RetentionReport, retain};
-pub use saver::{CopyCost, SaveRequest, SavedPart, Saver, Slice};
+pub use saved_part::SavedPart;
+pub use saver::{CopyCost, SaveRequest, Saver, Slice};
 pub use vector::{StateVector, VectorTensor, share};
 pub use verify::{VerifiedCheckpoint, VerifyReport, verify_all};

@@ -1,12 +1,11 @@
 //! [`Lineage`]: the record of which fence resumed from which step, so that late checkpoints of superseded workers are
 //! ignored.
 
-use std::fmt;
-
 use ronde_core::{Generation, Step};
 use ronde_store::{Condition, ObjectName, Store, StoreExt};
 use serde::{Deserialize, Serialize};
 
+use crate::claim::Claim;
 use crate::envelope::{self, FileFormat};
 use crate::error::CheckpointError;
 use crate::fence::Fence;
@@ -22,44 +21,11 @@ const CLAIMS_MAX: usize = 1024;
 /// The maximum number of attempts when other processes write at the same time.
 const ATTEMPTS: usize = 64;
 
-/// The statement that training resumed from a step under a fence.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Claim {
-    /// The fence.
-    pub fence: Fence,
-    /// The number of committed steps at the resume.
-    pub from: Step,
-    /// The run that claimed, for messages.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run: Option<String>,
-}
-
 /// All claims in the order of their fences.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lineage {
     claims: Vec<Claim>,
-}
-
-impl Claim {
-    fn new(fence: Fence, from: Step, run: &str) -> Self {
-        Self {
-            fence,
-            from,
-            run: Some(run.to_owned()),
-        }
-    }
-}
-
-impl fmt::Display for Claim {
-    /// Writes the fence and the run.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.run {
-            Some(run) => write!(f, "{} of {run}", self.fence),
-            None => self.fence.fmt(f),
-        }
-    }
 }
 
 impl Lineage {

@@ -12,7 +12,7 @@ use crate::lineage::Lineage;
 use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::manifest::{Digest, FileRecord, Manifest};
 use crate::names;
-use crate::saver::SavedPart;
+use crate::saved_part::SavedPart;
 use crate::vector::StateVector;
 
 /// The maximum number of attempts when other processes write at the same time.

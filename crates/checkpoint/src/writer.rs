@@ -10,7 +10,7 @@ use ronde_store::{ObjectName, Store};
 
 use crate::error::CheckpointError;
 use crate::manifest::{Digest, PartRecord, SliceRecord};
-use crate::saver::SavedPart;
+use crate::saved_part::SavedPart;
 
 /// The bytes of one write.
 const WRITE_BYTES: usize = 4 << 20;

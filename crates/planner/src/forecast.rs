@@ -5,47 +5,17 @@ use std::ops::Range;
 use ronde_core::exact::ExactSum;
 use ronde_core::{GroupRank, PartTransfer};
 use ronde_protocol::holdings::second_holders;
-use ronde_schedule::{
-    Algorithm, BorderCost, BucketCost, StepCosts, StepTimeline, programs, timeline,
-};
+use ronde_schedule::{BorderCost, BucketCost, StepCosts, StepTimeline, programs, timeline};
 use serde::Serialize;
 
 use crate::candidate::{BucketShape, LayoutCandidate};
 use crate::choice::LayoutChoice;
-use crate::cluster::ClusterShape;
-use crate::collective_times::CollectiveTimes;
 use crate::collective_times::{COUNTED_MAX, GroupShape};
-use crate::costs::{LinkCosts, ModelCosts, WorkerCosts};
+use crate::costs::ModelCosts;
 use crate::error::AdviseError;
 use crate::rank_hosts::RankHosts;
 use crate::step_bytes;
-
-/// The properties of a step that all layouts have in common.
-#[derive(Debug, Clone)]
-pub struct StepRequest<'a> {
-    /// The measured costs of a worker.
-    pub worker: &'a WorkerCosts,
-    /// The costs of the links.
-    pub links: &'a LinkCosts,
-    /// The times of collectives with these links.
-    pub collectives: &'a CollectiveTimes,
-    /// The algorithm of sums, if the run names one.
-    pub algorithm: Option<Algorithm>,
-    /// The machines.
-    pub cluster: ClusterShape,
-    /// The computing threads of a worker.
-    pub threads: u32,
-    /// Whether all shards of a worker pass through a layer before the next one.
-    pub in_lock_step: bool,
-    /// The number of sums over all shards within the passes of a step.
-    pub sums_in_passes: u32,
-    /// Whether the update needs sums that are gathered before it.
-    pub has_trust_ratios: bool,
-    /// The number of steps over which all weights are compared.
-    pub hash_parts: u64,
-    /// The seconds that a step of several workers takes besides what its parts take, if they use all cores of their hosts.
-    pub crowded_s: f64,
-}
+use crate::step_request::StepRequest;
 
 /// The forecast of a step with a layout.
 #[derive(Debug, Clone, Serialize, PartialEq)]
@@ -441,8 +411,11 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::candidate::RegionShape;
+    use crate::cluster::ClusterShape;
     use crate::cluster::HostLink;
+    use crate::collective_times::CollectiveTimes;
     use crate::costs::{LayerCosts, PassCosts};
+    use crate::costs::{LinkCosts, WorkerCosts};
 
     /// A model of equal layers: 1 s forward, 2 s backward, a million elements and a megabyte of output each.
     pub(crate) fn worker(layers: usize) -> WorkerCosts {

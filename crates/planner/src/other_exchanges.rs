@@ -11,8 +11,10 @@ use crate::collective_times::CollectiveTimes;
 use crate::costs::LinkCosts;
 use crate::error::AdviseError;
 use crate::forecast;
-use crate::forecast::{LayoutForecast, StepRequest};
-use crate::run_forecast::RunRequest;
+use crate::forecast::LayoutForecast;
+use crate::run_request::CodecCosts;
+use crate::run_request::RunRequest;
+use crate::step_request::StepRequest;
 
 /// The steps between two exchanges of local SGD that forecasts assume, if an epoch has as many.
 const INNER_STEPS: u64 = 50;
@@ -20,19 +22,6 @@ const INNER_STEPS: u64 = 50;
 const ROUND_UPDATES: u64 = 200;
 /// Another exchange is mentioned if it is this many times as fast.
 const WORTH: f64 = 1.1;
-
-/// The cost of a short form of gradients.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CodecCosts {
-    /// The value of `compression.codec`.
-    pub codec: &'static str,
-    /// Its bytes, divided by those of the gradient.
-    pub bytes_share: f64,
-    /// The measured seconds in which a worker encodes a gradient.
-    pub encode_s: f64,
-    /// The measured effect on the accuracy.
-    pub accuracy: &'static str,
-}
 
 /// The forecast of another exchange.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -258,7 +258,7 @@ pub fn json(found: &RunForecast, curve: &ScalingCurve) -> serde_json::Result<Str
 mod tests {
     use super::*;
     use crate::cluster::{ClusterShape, HostLink};
-    use crate::run_forecast::RunLength;
+    use crate::run_request::RunLength;
     use crate::scaling::ScalingPoint;
 
     fn found() -> RunForecast {

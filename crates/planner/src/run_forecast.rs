@@ -2,43 +2,21 @@
 
 use serde::Serialize;
 
-use crate::advice::{Advice, BatchSettings};
+use crate::advice::Advice;
 use crate::advice::{batch_care, larger_machine, more_shards, one_worker, run_separately};
 use crate::candidate::LayoutCandidate;
 use crate::choice::LayoutChoice;
 use crate::cluster::ClusterShape;
 use crate::error::AdviseError;
 use crate::forecast;
-use crate::forecast::{LayoutForecast, StepRequest};
+use crate::forecast::LayoutForecast;
+use crate::other_exchanges::ExchangeForecast;
 use crate::other_exchanges::other_exchanges;
-use crate::other_exchanges::{CodecCosts, ExchangeForecast};
+use crate::run_request::RunLength;
+use crate::run_request::RunRequest;
 
 /// Layouts whose times differ by less are equal: measured times are not more exact.
 const EQUAL: f64 = 1.02;
-
-/// The length of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct RunLength {
-    /// The number of steps.
-    pub steps: u64,
-    /// The seconds in which one worker computes all evaluations of the run.
-    pub evaluations_s: f64,
-}
-
-/// A run of which forecasts are made.
-#[derive(Debug, Clone)]
-pub struct RunRequest<'a> {
-    /// What all layouts have in common.
-    pub step: StepRequest<'a>,
-    /// The length of the run.
-    pub length: RunLength,
-    /// The batch and the learning rate.
-    pub batch: BatchSettings,
-    /// The number of configurations that are to be trained; 1 if there is only this one.
-    pub configurations: u32,
-    /// The measured costs of short forms of gradients.
-    pub codecs: &'a [CodecCosts],
-}
 
 /// The forecasts of all layouts of a run.
 #[derive(Debug, Clone, Serialize)]
@@ -251,6 +229,7 @@ fn reason(
 mod tests {
     use super::*;
     use crate::advice::AdviceKind;
+    use crate::advice::BatchSettings;
     use crate::advice::RateRule;
     use crate::choice::{ChoiceLimits, layout_choices};
     use crate::cluster::HostLink;

@@ -7,7 +7,7 @@ use crate::choice::LayoutChoice;
 use crate::cluster::ClusterShape;
 use crate::error::AdviseError;
 use crate::forecast;
-use crate::forecast::StepRequest;
+use crate::step_request::StepRequest;
 
 /// The efficiency with a number of workers, from 0 to 1: the seconds of one worker for the same step, divided by those of all
 /// workers together.

@@ -15,8 +15,8 @@ use serde::Serialize;
 use crate::candidate::LayoutCandidate;
 use crate::collective_times::GroupShape;
 use crate::error::AdviseError;
-use crate::forecast::StepRequest;
 use crate::rank_hosts::RankHosts;
+use crate::step_request::StepRequest;
 
 const F32_BYTES: usize = 4;
 /// The bytes of a length, which ranks exchange before they gather.

@@ -7,7 +7,7 @@
 use std::array;
 
 use crate::algorithm::Algorithm;
-use crate::cost_model::CostSample;
+use crate::cost_sample::CostSample;
 
 /// The operand sizes in bytes at which times are compared. Corrections between two sizes are interpolated, except
 /// towards the last one: from about there on, operands are processed in blocks and do not stay in a cache, so

@@ -2,6 +2,7 @@
 
 use crate::algorithm::Algorithm;
 use crate::corrections::{self, Corrections, Timing};
+use crate::cost_sample::CostSample;
 use crate::counts::Counts;
 use crate::least_squares::{Prior, dot, fit};
 
@@ -70,15 +71,6 @@ impl Default for CostModel {
             corrections: Corrections::default(),
         }
     }
-}
-
-/// One measured operation.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CostSample {
-    /// The counts of the operation.
-    pub counts: Counts,
-    /// The measured time in seconds.
-    pub seconds: f64,
 }
 
 fn columns(counts: &Counts) -> [f64; KINDS] {

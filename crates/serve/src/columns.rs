@@ -3,7 +3,7 @@
 use ronde_data::SampleOrigin;
 
 use crate::class_labels::ClassLabels;
-use crate::output::PredictedSample;
+use crate::predicted_sample::PredictedSample;
 use crate::prediction::{FoundBox, Prediction};
 
 /// A column of a table of predictions.

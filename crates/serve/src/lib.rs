@@ -23,6 +23,7 @@ mod http;
 mod image_features;
 mod output;
 mod part_folder;
+mod predicted_sample;
 mod prediction;
 mod prediction_form;
 mod predictor;
@@ -40,8 +41,9 @@ pub use error::ServeError;
 #[cfg(feature = "http")]
 pub use http::{HttpSettings, ModelSource, ServedModel, serve};
 pub use image_features::image_features;
-pub use output::{OutputFormat, PredictedSample};
+pub use output::OutputFormat;
 pub use part_folder::{ChunkRecord, JoinedOutput, PartFolder, ScoringIdentity};
+pub use predicted_sample::PredictedSample;
 pub use prediction::{ClassProbability, FoundBox, Prediction};
 pub use prediction_form::{ClassDetail, PredictionForm};
 pub use predictor::Predictor;

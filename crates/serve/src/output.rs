@@ -2,25 +2,11 @@
 
 use std::path::Path;
 
-use ronde_data::SampleOrigin;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{self, Column, TableValues};
 use crate::error::ServeError;
-use crate::prediction::Prediction;
-
-/// A sample and its prediction: a row of the output.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct PredictedSample {
-    /// The number of the sample in its data set.
-    pub sample: u64,
-    /// The record of the sample, for data in files.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub origin: Option<SampleOrigin>,
-    /// The prediction.
-    #[serde(flatten)]
-    pub prediction: Prediction,
-}
+use crate::predicted_sample::PredictedSample;
 
 /// The format of a file of predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -184,7 +170,9 @@ fn quoted(text: &str) -> String {
 mod tests {
     use super::*;
     use crate::class_labels::ClassLabels;
+    use crate::prediction::Prediction;
     use crate::prediction::{ClassProbability, FoundBox};
+    use ronde_data::SampleOrigin;
 
     fn text(format: OutputFormat, predictions: Vec<Prediction>) -> String {
         let rows = predictions.into_iter().zip(5..);

@@ -10,8 +10,9 @@ use ronde_data::{Batch, Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches
 
 use crate::chunks::ChunkPlan;
 use crate::error::ServeError;
-use crate::output::{OutputFormat, PredictedSample};
+use crate::output::OutputFormat;
 use crate::part_folder::PartFolder;
+use crate::predicted_sample::PredictedSample;
 use crate::prediction::Prediction;
 use crate::predictor::Predictor;
 

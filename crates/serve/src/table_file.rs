@@ -216,7 +216,8 @@ mod full {
         use std::io::Write;
 
         use super::*;
-        use crate::output::{OutputFormat, PredictedSample};
+        use crate::output::OutputFormat;
+        use crate::predicted_sample::PredictedSample;
         use crate::prediction::{FoundBox, Prediction};
 
         fn rows(samples: std::ops::Range<u64>) -> Vec<PredictedSample> {

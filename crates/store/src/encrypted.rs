@@ -5,9 +5,10 @@ use std::sync::{Arc, OnceLock};
 use crate::error::StoreError;
 use crate::key::MasterKey;
 use crate::name::ObjectName;
+use crate::object_entry::ObjectEntry;
 use crate::sealing::{CHUNK_BYTES, HEADER_BYTES, Sealing, TAG_BYTES, lengths};
 use crate::stamp::Stamp;
-use crate::store::{Condition, ObjectEntry, Store, StoredObject, Upload, Version};
+use crate::store::{Condition, Store, StoredObject, Upload, Version};
 
 /// The number of sealed chunks read from the inner store at a time: 8 MiB.
 const CHUNKS_A_READ: u64 = 32;

@@ -17,6 +17,7 @@ mod listing;
 mod local;
 mod lock;
 mod name;
+mod object_entry;
 mod open;
 mod opener;
 mod regular;
@@ -36,6 +37,7 @@ pub use key_source::KeySource;
 pub use listing::{FolderListing, UnusableCause, UnusableEntry};
 pub use local::LocalStore;
 pub use name::ObjectName;
+pub use object_entry::ObjectEntry;
 pub use open::open;
 pub use opener::Opener;
 pub use regular::{open_regular, read_regular};
@@ -43,6 +45,4 @@ pub use regular::{open_regular, read_regular};
 pub use remote::{HttpLogin, HttpService, IoThread, RemoteStore};
 pub use settings::{NoticeCallback, RemoteSettings};
 pub use stamp::Stamp;
-pub use store::{
-    Condition, ObjectEntry, Store, StoreExt, StoredObject, Upload, Version, VersionedObject,
-};
+pub use store::{Condition, Store, StoreExt, StoredObject, Upload, Version, VersionedObject};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::error::StoreError;
 use crate::name::ObjectName;
-use crate::store::ObjectEntry;
+use crate::object_entry::ObjectEntry;
 
 /// The files of a folder and of the folders in it. Nothing is missing: an entry that cannot be read
 /// has its cause.

@@ -14,9 +14,10 @@ use crate::listing::{FolderListing, UnusableCause, UnusableEntry};
 use crate::listing::{object_name, shown};
 use crate::lock::{self, TEMPORARY_PREFIX};
 use crate::name::ObjectName;
+use crate::object_entry::ObjectEntry;
 use crate::regular::check;
 use crate::settings::NoticeCallback;
-use crate::store::{Condition, ObjectEntry, Store, StoredObject, Upload, Version};
+use crate::store::{Condition, Store, StoredObject, Upload, Version};
 
 mod object;
 mod retry;

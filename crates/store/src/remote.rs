@@ -12,8 +12,9 @@ use crate::error::StoreError;
 use crate::listing::object_name;
 use crate::listing::{FolderListing, UnusableCause, UnusableEntry};
 use crate::name::ObjectName;
+use crate::object_entry::ObjectEntry;
 use crate::settings::RemoteSettings;
-use crate::store::{Condition, ObjectEntry, Store, StoredObject, Upload, Version};
+use crate::store::{Condition, Store, StoredObject, Upload, Version};
 
 mod build;
 mod client;

@@ -6,6 +6,7 @@ use std::ops::Range;
 use crate::error::StoreError;
 use crate::listing::FolderListing;
 use crate::name::ObjectName;
+use crate::object_entry::ObjectEntry;
 use crate::stamp::Stamp;
 
 /// The identifier of an object's contents for a conditional put; equal contents may have equal
@@ -20,17 +21,6 @@ pub enum Condition {
     Absent,
     /// The object still has this version.
     Unchanged(Version),
-}
-
-/// One object of a listing.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ObjectEntry {
-    /// The object's name.
-    pub name: ObjectName,
-    /// The object's length in bytes.
-    pub bytes: u64,
-    /// The stamp as returned by [`StoredObject::stamp`].
-    pub stamp: Stamp,
 }
 
 /// A small object and its version.

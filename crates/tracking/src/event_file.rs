@@ -6,9 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ronde_core::{Event, FormatHeader};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::error::MonitorError;
+use crate::event_line::EventLine;
 use crate::event_line::parse_event_line;
 use crate::event_writer::EventWriter;
 use crate::view::RunView;
@@ -29,14 +30,6 @@ impl Default for EventFileSettings {
             bytes_max: 0,
         }
     }
-}
-
-/// A line of an event file.
-#[derive(Serialize, Deserialize)]
-pub(crate) struct EventLine<E> {
-    pub(crate) t: f64,
-    #[serde(flatten)]
-    pub(crate) event: E,
 }
 
 /// Lines of JSON for any writer, without a limit.

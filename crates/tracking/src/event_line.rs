@@ -3,9 +3,7 @@
 use ronde_core::event::PhaseTimes;
 use ronde_core::{Epoch, Event, Generation, Rank, SkippedUpdate, Step};
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
-
-use crate::event_file::EventLine;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Number of bytes at the beginning of a line in which its kind is searched.
 const KIND_WITHIN: usize = 80;
@@ -135,6 +133,14 @@ impl TimesLine {
         };
         (self.t, event)
     }
+}
+
+/// A line of an event file.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct EventLine<E> {
+    pub(crate) t: f64,
+    #[serde(flatten)]
+    pub(crate) event: E,
 }
 
 #[cfg(test)]

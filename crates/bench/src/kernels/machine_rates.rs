@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use super::MachineRates;
-use crate::training::matrix_peak_flops;
+use crate::peak::matrix_peak_flops;
 
 impl MachineRates {
     /// Measures the rates of a number of threads that compute, and then copy, at the same time. Cost: less than half a

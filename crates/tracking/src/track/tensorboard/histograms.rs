@@ -99,7 +99,7 @@ mod tests {
     use ronde_core::histogram::{HistogramCounter, TensorValues};
 
     use super::*;
-    use crate::event_file::EventLine;
+    use crate::event_line::EventLine;
     use crate::event_line::parse_event_line;
 
     fn part(step: u64, values: &[f32]) -> Event {
