@@ -97,9 +97,9 @@ impl StalenessTally {
     /// Reads a tally; `None` if the message is not valid.
     pub fn decode(words: &mut WordReader<'_>) -> Option<Self> {
         let mut counts = BTreeMap::new();
-        for _ in 0..words.next()? {
-            let rank = words.next_u32()?;
-            let len = words.next()?;
+        for _ in 0..words.u64()? {
+            let rank = words.u32()?;
+            let len = words.u64()?;
             if len > STALENESS_COUNTS as u64 {
                 return None;
             }

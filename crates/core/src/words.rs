@@ -5,15 +5,15 @@ pub struct WordReader<'a>(pub &'a [u64]);
 
 impl<'a> WordReader<'a> {
     /// Returns the next number; `None` at the end.
-    pub fn next(&mut self) -> Option<u64> {
+    pub fn u64(&mut self) -> Option<u64> {
         let (first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(*first)
     }
 
     /// Returns the next number, if it fits in 32 bits.
-    pub fn next_u32(&mut self) -> Option<u32> {
-        u32::try_from(self.next()?).ok()
+    pub fn u32(&mut self) -> Option<u32> {
+        u32::try_from(self.u64()?).ok()
     }
 
     /// Returns the next `count` numbers; `None` if there are fewer.

@@ -45,11 +45,11 @@ impl ReplicaHolding {
         let mut words = WordReader(words);
         let mut holdings = Vec::new();
         for _ in 0..ranks {
-            if words.next()? == 0 {
+            if words.u64()? == 0 {
                 holdings.push(None);
                 continue;
             }
-            let (round, attempt) = (GossipRound::decode(&mut words)?, words.next()?);
+            let (round, attempt) = (GossipRound::decode(&mut words)?, words.u64()?);
             let flags = words.take(u64::from(round.updates).div_ceil(64))?;
             holdings.push(Some(Self {
                 round,

@@ -25,9 +25,9 @@ impl GossipRound {
 
     pub(super) fn decode(words: &mut WordReader<'_>) -> Option<Self> {
         Some(Self {
-            step: Step(words.next()?),
-            start: words.next()?,
-            updates: words.next_u32()?,
+            step: Step(words.u64()?),
+            start: words.u64()?,
+            updates: words.u32()?,
         })
     }
 }

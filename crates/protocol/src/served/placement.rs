@@ -48,12 +48,12 @@ impl SlotHolding {
         let mut all = WordReader(words);
         let mut of_ranks = Vec::new();
         for _ in 0..ranks {
-            let len = all.next()?;
+            let len = all.u64()?;
             let mut words = WordReader(all.take(len)?);
             let mut holdings = Vec::new();
-            for _ in 0..words.next()? {
+            for _ in 0..words.u64()? {
                 let round = ServedRound::decode(&mut words)?;
-                let (slot, version) = (words.next_u32()?, words.next()?);
+                let (slot, version) = (words.u32()?, words.u64()?);
                 let packed = words.take(u64::from(round.updates).div_ceil(64))?;
                 holdings.push(Self {
                     round,

@@ -25,10 +25,10 @@ impl ServedRound {
 
     pub(super) fn decode(words: &mut WordReader<'_>) -> Option<Self> {
         Some(Self {
-            step: Step(words.next()?),
-            start: words.next()?,
-            updates: words.next_u32()?,
-            slots: words.next_u32()?,
+            step: Step(words.u64()?),
+            start: words.u64()?,
+            updates: words.u32()?,
+            slots: words.u32()?,
         })
     }
 }
@@ -229,16 +229,16 @@ impl SlotLog {
         if ServedRound::decode(&mut words)? != round {
             return None;
         }
-        this.version = words.next()?;
+        this.version = words.u64()?;
         this.staleness = StalenessTally::decode(&mut words)?;
-        for _ in 0..words.next()? {
-            let place = this.reports.get_mut(words.next_u32()? as usize)?;
+        for _ in 0..words.u64()? {
+            let place = this.reports.get_mut(words.u32()? as usize)?;
             let counts = BatchCounts {
-                samples: words.next()?,
-                targets: words.next()?,
+                samples: words.u64()?,
+                targets: words.u64()?,
             };
-            let skipped = words.next()?;
-            let (loss_sum, ids) = (f64::from_bits(words.next()?), words.next()?);
+            let skipped = words.u64()?;
+            let (loss_sum, ids) = (f64::from_bits(words.u64()?), words.u64()?);
             *place = Some(UpdateSamples {
                 counts,
                 skipped,
