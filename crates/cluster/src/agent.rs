@@ -14,7 +14,7 @@ use crate::long_wait::{LongWait, WaitSettings};
 use crate::messages::{PROTOCOL, RequestBody, TokenReply, TokenRequest};
 use crate::peer_address::PeerAddress;
 use crate::remote_coordinator::{AgentIdentity, Dialer, RemoteCoordinator};
-use crate::secure::{DialError, call};
+use crate::secure::call;
 
 /// Time limit for one request for a certificate.
 const CALL_MAX: Duration = Duration::from_secs(5);
@@ -80,10 +80,9 @@ impl Invitation {
                         hints.extend(others);
                     }
                     Ok(answer) => return Ok(answer),
-                    Err(DialError::Never(why)) => tried.push(format!("{address}: {why}")),
-                    Err(DialError::Later(why) | DialError::Absent(why)) => {
-                        may_appear = true;
-                        tried.push(format!("{address}: {why}"));
+                    Err(error) => {
+                        may_appear |= !error.is_final();
+                        tried.push(format!("{address}: {error}"));
                     }
                 }
             }

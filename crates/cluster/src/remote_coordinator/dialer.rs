@@ -150,14 +150,11 @@ impl DialerShared {
             .and_then(|(config, name)| connect(address, config, name, CONNECT_MAX));
         let mut stream = match connected {
             Ok(connected) => connected,
-            Err(DialError::Absent(why)) => {
+            Err(error) => {
                 return DialerEvent::Failed {
-                    why: format!("{address}: {why}"),
-                    is_absent: true,
+                    why: format!("{address}: {error}"),
+                    is_absent: error.is_absent(),
                 };
-            }
-            Err(DialError::Later(why) | DialError::Never(why)) => {
-                return failed(format!("{address}: {why}"));
             }
         };
         let prepared =

@@ -15,40 +15,37 @@ use serde::de::DeserializeOwned;
 use super::JOINING;
 
 /// Why a coordinator could not be reached.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
-    /// A temporary failure.
-    Later(String),
-    /// No process listens at the address now.
-    Absent(String),
-    /// A permanent failure: the coordinator belongs to another job or rejects this client.
-    Never(String),
+    /// The connection failed.
+    #[error(transparent)]
+    Connection(#[from] WireError),
+    /// The certificate or the token of this client cannot be used.
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
 }
 
-impl From<WireError> for DialError {
-    fn from(error: WireError) -> Self {
-        let text = error.to_string();
-        match error {
-            WireError::Refused(_) | WireError::Message(_) | WireError::TooLong { .. } => {
-                Self::Never(text)
-            }
-            WireError::Io(error) if error.kind() == ErrorKind::ConnectionRefused => {
-                Self::Absent(text)
-            }
-            _ => Self::Later(text),
+impl DialError {
+    /// Returns whether no process listens at the address now.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, Self::Connection(WireError::Io(error)) if error.kind() == ErrorKind::ConnectionRefused)
+    }
+
+    /// Returns whether another attempt cannot succeed: the coordinator belongs to another job or rejects this client.
+    pub(crate) fn is_final(&self) -> bool {
+        match self {
+            Self::Connection(error) => matches!(
+                error,
+                WireError::Refused(_) | WireError::Message(_) | WireError::TooLong { .. }
+            ),
+            Self::Identity(_) => true,
         }
     }
 }
 
 impl From<std::io::Error> for DialError {
     fn from(error: std::io::Error) -> Self {
-        WireError::from(error).into()
-    }
-}
-
-impl From<IdentityError> for DialError {
-    fn from(error: IdentityError) -> Self {
-        Self::Never(error.to_string())
+        Self::Connection(error.into())
     }
 }
 
