@@ -182,14 +182,14 @@ fn half_of_the_hosts_is_not_a_majority() {
     };
     let dir = TestFolder::new();
     let sets = ["elastic.succession=\"majority\""];
-    let (mut running, agent) = hosts.train(&dir, 1, 60, &sets);
+    let (mut running, agent) = hosts.train(&dir, 1, EPOCHS, &sets);
     let before = running.after_steps(20);
     hosts.cable("down");
     running.wait_stdout("waiting: 1 of 2 members of generation ", 1);
     hosts.cable("up");
     running.wait_stdout("\"event\":\"recovered\"", 1);
     assert_eq!(running.workers(), before, "no worker was restarted");
-    let events = whole(&dir, running.wait(), 60);
+    let events = whole(&dir, running.wait(), EPOCHS);
     agent.wait().expect(0, &[]);
     let alone = |event: &&Value| event["world_size"] == 1;
     assert_eq!(of_kind(&events, "membership_changed").find(alone), None);

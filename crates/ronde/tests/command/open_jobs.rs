@@ -348,7 +348,7 @@ pub(crate) fn join(dir: &TestFolder, host: &str, token_file: &str) -> Running {
 #[test]
 fn a_host_joins_is_disconnected_returns_and_leaves() {
     // Long enough for a busy machine: the host leaves and returns during training.
-    let mut job = Job::lasting(3 * EPOCHS, "2", "1", &["elastic.silence_s=0.5"]);
+    let mut job = Job::lasting(10 * EPOCHS, "2", "1", &["elastic.silence_s=0.5"]);
     until("the coordinator is there", || {
         let ended = job.dir.run(&["status", "out", "--json"]);
         ended.code == 0 && ended.stdout.contains("\"coordinator\":\"")
