@@ -1,7 +1,7 @@
 //! Reads the clocks of the machine, and sleeps.
 //!
-//! No other crate does: `clippy.toml` forbids the calls. A crate that must not know the time does not depend on this one, and
-//! `cargo xtask tidy` checks that. State machines receive the time as an argument.
+//! Other crates use it instead of the standard library: `clippy.toml` forbids `Instant::now` and `thread::sleep`. A crate that must
+//! not know the time does not depend on this one, and `cargo xtask tidy` checks that. State machines receive the time as an argument.
 
 #![forbid(unsafe_code)]
 

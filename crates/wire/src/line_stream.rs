@@ -65,14 +65,15 @@ impl LineStream {
     ) -> Result<Vec<u8>, WireError> {
         let mut piece = [0; READ_BYTES];
         loop {
-            if let Some(at) = self.received.iter().position(|byte| *byte == b'\n') {
+            let end_of_line = self.received.iter().position(|byte| *byte == b'\n');
+            if end_of_line.unwrap_or(self.received.len()) > limit {
+                return Err(WireError::TooLong { limit });
+            }
+            if let Some(at) = end_of_line {
                 let rest = self.received.split_off(at + 1);
                 let mut line = std::mem::replace(&mut self.received, rest);
                 line.truncate(at);
                 return Ok(line);
-            }
-            if self.received.len() > limit {
-                return Err(WireError::TooLong { limit });
             }
             let until = end.min(ronde_clock::deadline(LOOK_EVERY));
             match self.stream.read(&mut piece, until).map_err(WireError::from) {
@@ -125,8 +126,10 @@ mod tests {
         assert!(matches!(error, WireError::Closed), "{error}");
         let (_, rest) = stream.into_parts();
         assert_eq!(rest, b"and");
-        let error = lines(b"12345678901").next_line(10, end, &mut || {});
-        assert!(matches!(error, Err(WireError::TooLong { limit: 10 })));
+        for long in [&b"12345678901"[..], b"12345678901\n"] {
+            let error = lines(long).next_line(10, end, &mut || {});
+            assert!(matches!(error, Err(WireError::TooLong { limit: 10 })));
+        }
     }
 
     #[test]

@@ -216,8 +216,8 @@ impl Training {
         Some(even.resharded(spared))
     }
 
-    /// Replaces the progress of every member by that of the first one that has the state, if some copy it. Others may have evaluated the last
-    /// step already; all members evaluate it again, and those that know it ignore it.
+    /// Replaces the progress of every member by that of the first one that has the state, if some copy it. Others may have
+    /// evaluated the last step already; all members evaluate it again, and those that know it ignore it.
     fn share_progress(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
         if !catch_up.each.contains(&CatchUp::CopyState) {
             return Ok(());
