@@ -1,6 +1,6 @@
-//! Bugs inside the state machines of `ronde-protocol`, and inside the transaction and the exchange of slices of `ronde-core`: each
-//! patch of `mutants/` is applied to a copy of the sources in a temporary folder and built there. The mutant must violate an
-//! invariant, or fail a test of the patched crate if the simulated world cannot show the difference.
+//! Bugs inside the state machines of `ronde-protocol`: each patch of `mutants/` is applied to a copy of the sources in a temporary
+//! folder and built there. The mutant must violate an invariant, or fail a test of the crate if the simulated world cannot show the
+//! difference.
 //!
 //! Takes some minutes and needs `patch`: `cargo test --release -p ronde-sim --test mutants -- --ignored`.
 
@@ -27,7 +27,7 @@ fn copy(from: &Path, to: &Path) {
 
 /// Creates a workspace with the crates that the simulator needs.
 fn workspace(root: &Path, folder: &Path) {
-    for part in ["core", "elastic", "sim"] {
+    for part in ["core", "protocol", "sim"] {
         copy(
             &root.join("crates").join(part),
             &folder.join("crates").join(part),
@@ -70,28 +70,58 @@ fn violation(folder: &Path) -> Option<String> {
     (!output.status.success()).then(|| told.lines().next().unwrap_or("a panic").to_owned())
 }
 
-/// Returns whether the tests of the crate that a patch changes fail with the sources in `folder`.
-fn fails_tests(folder: &Path, patch: &Path) -> bool {
-    let text = std::fs::read_to_string(patch).unwrap();
-    let package = match text.contains("a/crates/core/") {
-        true => "ronde-core",
-        false => "ronde-protocol",
-    };
-    let test = [
-        "test",
-        "--release",
-        "--offline",
-        "-q",
-        "--lib",
-        "-p",
-        package,
-    ];
+/// Returns whether the tests of the state machines fail with the sources in `folder`.
+fn fails_tests(folder: &Path) -> bool {
+    let test = "test --release --offline -q --lib -p ronde-protocol".split(' ');
     let mut command = Command::new(env!("CARGO"));
     command
         .args(test)
         .current_dir(folder)
         .env("CARGO_TARGET_DIR", folder.join("target"));
     !command.output().unwrap().status.success()
+}
+
+/// Returns the patches, in the order of their names.
+fn patches(root: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(root.join("crates/sim/mutants")).unwrap();
+    let mut patches: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    patches.sort();
+    assert!(patches.len() >= 30);
+    patches
+}
+
+/// Returns the lines of a patch before or after its change, of one hunk after another.
+fn hunks(patch: &str, of_the_source: bool) -> Vec<String> {
+    let skipped = if of_the_source { '+' } else { '-' };
+    let mut hunks = Vec::new();
+    for line in patch.lines() {
+        match line.chars().next() {
+            Some('@') => hunks.push(String::new()),
+            Some(kind @ (' ' | '+' | '-')) if kind != skipped => {
+                if let Some(hunk) = hunks.last_mut() {
+                    hunk.push_str(&line[1..]);
+                    hunk.push('\n');
+                }
+            }
+            _ => {}
+        }
+    }
+    hunks
+}
+
+#[test]
+fn every_patch_fits_the_sources() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for file in patches(&root) {
+        let patch = std::fs::read_to_string(&file).unwrap();
+        let name = patch.lines().find_map(|line| line.strip_prefix("--- a/"));
+        let source = std::fs::read_to_string(root.join(name.unwrap())).unwrap();
+        let (before, after) = (hunks(&patch, true), hunks(&patch, false));
+        assert!(!before.is_empty() && before != after, "{}", file.display());
+        for hunk in before {
+            assert!(source.contains(&hunk), "{} does not fit", file.display());
+        }
+    }
 }
 
 #[test]
@@ -102,19 +132,13 @@ fn every_mutant_is_detected() {
     let _ = std::fs::remove_dir_all(folder.join("crates"));
     workspace(&root, &folder);
     assert_eq!(violation(&folder), None, "the unchanged sources");
-    let mut patches: Vec<PathBuf> = std::fs::read_dir(root.join("crates/sim/mutants"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
-    patches.sort();
-    assert!(patches.len() >= 30);
     let mut alive = Vec::new();
-    for file in patches {
+    for file in patches(&root) {
         let name = file.file_stem().unwrap().to_string_lossy().into_owned();
         patch(&folder, &file, &[]);
         match violation(&folder) {
             Some(told) => println!("{name}: {told}"),
-            None if fails_tests(&folder, &file) => {
+            None if fails_tests(&folder) => {
                 println!("{name}: detected by the tests of its crate")
             }
             None => alive.push(name),
