@@ -10,4 +10,4 @@ mod script;
 mod world;
 
 pub use script::{GossipBug, GossipScript, MemberChange};
-pub use world::{SimulatedRound, simulate_gossip};
+pub use world::{GossipCounts, GossipWorld};

@@ -1,4 +1,4 @@
-//! Replays a seed with its trace, or runs many: `ronde-sim --seed N [--bug NAME] | --seeds FROM..TO`.
+//! Replays a seed with its trace, or runs many.
 
 #![expect(
     clippy::print_stdout,
@@ -6,44 +6,72 @@
     reason = "a command-line tool prints its results"
 )]
 
+use std::ops::Range;
 use std::process::ExitCode;
 
-use ronde_sim::{InjectedBug, Summary, simulate};
+use ronde_sim::cluster::ClusterWorld;
+use ronde_sim::gossip::GossipWorld;
+use ronde_sim::harness::{SimulatedWorld, Simulation, simulate, simulate_seeds};
+use ronde_sim::served::ServedWorld;
 
 const USAGE: &str = "\
 ronde-sim --seed N           one simulation, with its trace
-ronde-sim --seeds FROM..TO   many; stops at the first broken invariant
-  --bug NAME                 inject a known bug";
+ronde-sim --seeds FROM..TO   many; stops at the first violated invariant
+  --world NAME               cluster (default), served or gossip
+  --bug NAME                 inject a known bug into one simulation";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let value = |name: &str| {
-        let at = arguments.iter().position(|argument| argument == name)?;
-        arguments.get(at + 1).cloned()
-    };
-    let name = value("--bug");
-    let bug = name.as_deref().and_then(InjectedBug::named);
-    if name.is_some() && bug.is_none() {
-        let names: Vec<&str> = InjectedBug::ALL.iter().map(|(name, _)| *name).collect();
+    match argument(&arguments, "--world").as_deref() {
+        None | Some(ClusterWorld::NAME) => run::<ClusterWorld>(&arguments),
+        Some(ServedWorld::NAME) => run::<ServedWorld>(&arguments),
+        Some(GossipWorld::NAME) => run::<GossipWorld>(&arguments),
+        Some(name) => {
+            eprintln!("unknown world {name:?}: expected cluster, served or gossip");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Returns the value after an argument.
+fn argument(arguments: &[String], name: &str) -> Option<String> {
+    let at = arguments.iter().position(|argument| argument == name)?;
+    arguments.get(at + 1).cloned()
+}
+
+fn run<W: SimulatedWorld>(arguments: &[String]) -> ExitCode {
+    let name = argument(arguments, "--bug");
+    let bug = name.as_ref().map(|name| {
+        let found = W::BUGS.iter().find(|(known, _)| known == name);
+        found.map(|(_, bug)| *bug)
+    });
+    if bug == Some(None) {
+        let names: Vec<&str> = W::BUGS.iter().map(|(name, _)| *name).collect();
         eprintln!("unknown bug: expected one of {}", names.join(", "));
         return ExitCode::from(2);
     }
-    if let Some(seed) = value("--seed").and_then(|seed| seed.parse().ok()) {
-        return one(seed, bug);
-    }
-    let range = value("--seeds").and_then(|range| {
-        let (from, to) = range.split_once("..")?;
+    let bug = bug.flatten();
+    let seed = argument(arguments, "--seed").and_then(|seed| seed.parse().ok());
+    let seeds = argument(arguments, "--seeds").and_then(|seeds| {
+        let (from, to) = seeds.split_once("..")?;
         Some(from.parse().ok()?..to.parse().ok()?)
     });
-    let Some(range) = range else {
-        eprintln!("{USAGE}");
-        return ExitCode::from(2);
-    };
-    many(range, bug)
+    match (seed, seeds) {
+        (Some(seed), None) => one::<W>(seed, bug),
+        (None, Some(seeds)) if bug.is_none() => many::<W>(seeds),
+        _ => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
 }
 
-fn one(seed: u64, bug: Option<InjectedBug>) -> ExitCode {
-    let simulated = simulate(seed, None, bug, true);
+fn one<W: SimulatedWorld>(seed: u64, bug: Option<W::Bug>) -> ExitCode {
+    let simulated = simulate(Simulation::<W> {
+        bug,
+        is_traced: true,
+        ..Simulation::of_seed(seed)
+    });
     for (at, line) in &simulated.trace {
         println!("{:9.3} {line}", *at as f64 / 1e9);
     }
@@ -57,28 +85,16 @@ fn one(seed: u64, bug: Option<InjectedBug>) -> ExitCode {
     }
 }
 
-fn many(range: std::ops::Range<u64>, bug: Option<InjectedBug>) -> ExitCode {
-    let mut total = Summary::default();
-    let mut count = 0;
-    for seed in range {
-        let simulated = simulate(seed, None, bug, false);
-        if let Some(violation) = simulated.violation {
-            println!("{violation}");
-            return ExitCode::FAILURE;
+fn many<W: SimulatedWorld>(seeds: Range<u64>) -> ExitCode {
+    let number = seeds.end.saturating_sub(seeds.start);
+    match simulate_seeds::<W>(seeds) {
+        Ok(total) => {
+            println!("{number} seeds: {total:?}");
+            ExitCode::SUCCESS
         }
-        count += 1;
-        let summary = simulated.summary;
-        total.commits += summary.commits;
-        total.generations += summary.generations;
-        total.workers += summary.workers;
-        total.redone += summary.redone;
-        total.healed += summary.healed;
-        total.moved += summary.moved;
-        total.restored += summary.restored;
-        total.loaded += summary.loaded;
-        total.lost += summary.lost;
-        total.terms += summary.terms;
+        Err(violation) => {
+            println!("{violation}");
+            ExitCode::FAILURE
+        }
     }
-    println!("{count} seeds: {total:?}");
-    ExitCode::SUCCESS
 }

@@ -10,4 +10,4 @@ mod script;
 mod world;
 
 pub use script::{ServedBug, ServedScript};
-pub use world::{ServedSummary, simulate_round};
+pub use world::{ServedCounts, ServedWorld};

@@ -1,32 +1,40 @@
 //! Every injected bug is detected by an invariant within few seeds.
 
-use ronde_sim::{InjectedBug, simulate};
+use ronde_sim::cluster::{ClusterWorld, InjectedBug};
+use ronde_sim::gossip::GossipWorld;
+use ronde_sim::harness::{first_violation, missed_bugs};
+use ronde_sim::served::ServedWorld;
 
-/// The number of seeds after which a bug counts as not detected.
+/// The number of seeds after which a bug of a cluster counts as not detected.
 const SEEDS: u64 = 600;
 
-fn caught(bug: InjectedBug) -> Option<&'static str> {
-    (0..SEEDS)
-        .find_map(|seed| simulate(seed, None, Some(bug), false).violation)
-        .map(|v| v.invariant)
+const NONE: [&str; 0] = [];
+
+#[test]
+fn every_bug_of_a_cluster_is_detected() {
+    assert_eq!(missed_bugs::<ClusterWorld>(0..SEEDS), NONE);
 }
 
 #[test]
-fn every_bug_is_detected() {
-    let missed: Vec<&str> = InjectedBug::ALL
-        .iter()
-        .filter(|(_, bug)| caught(*bug).is_none())
-        .map(|(name, _)| *name)
-        .collect();
-    assert!(
-        missed.is_empty(),
-        "not detected within {SEEDS} seeds: {missed:?}"
-    );
+fn every_bug_of_served_rounds_is_detected() {
+    assert_eq!(missed_bugs::<ServedWorld>(0..2_000), NONE);
+}
+
+#[test]
+fn every_bug_of_gossip_rounds_is_detected() {
+    assert_eq!(missed_bugs::<GossipWorld>(0..4_000), NONE);
 }
 
 #[test]
 fn bugs_of_different_kinds_are_detected_by_different_invariants() {
-    let check = |bug, invariant| assert_eq!(caught(bug), Some(invariant), "{bug:?}");
+    let check = |bug, invariant| {
+        let found = first_violation::<ClusterWorld>(bug, 0..SEEDS);
+        assert_eq!(
+            found.map(|violation| violation.broken.invariant),
+            Some(invariant),
+            "{bug:?}"
+        );
+    };
     check(
         InjectedBug::SumInOrderOfArrival,
         "states have the bits of an undisturbed run",

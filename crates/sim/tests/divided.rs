@@ -1,10 +1,8 @@
 //! Failures of jobs whose state is divided among the workers, one by one.
 
-use ronde_protocol::JobEnding;
 use ronde_sim::clock::{MS, SECOND};
-use ronde_sim::fact::Fact;
-use ronde_sim::model::SimulatedDivision;
-use ronde_sim::{Fault, Script, Simulated, simulate, world::World};
+use ronde_sim::cluster::{ClusterSummary, ClusterWorld, Fault, Script, SimulatedDivision};
+use ronde_sim::harness::{Simulated, Simulation, simulate};
 
 const KILL: u64 = 1700 * MS;
 
@@ -31,8 +29,11 @@ fn script(copies: u32, faults: Vec<(u64, Fault)>) -> Script {
     }
 }
 
-fn run(script: &Script) -> Simulated {
-    let simulated = simulate(1, Some(script.clone()), None, true);
+fn run(script: &Script) -> Simulated<ClusterSummary> {
+    let simulated = simulate(Simulation::<ClusterWorld> {
+        script: Some(script.clone()),
+        ..Simulation::of_seed(1)
+    });
     if let Some(violation) = &simulated.violation {
         panic!("{violation}");
     }
@@ -45,7 +46,7 @@ fn without_faults_nothing_moves() {
         let summary = run(&script(copies, Vec::new())).summary;
         assert_eq!((summary.commits, summary.redone), (4 * 30, 0));
         assert_eq!((summary.moved, summary.loaded, summary.lost), (0, 0, 0));
-        assert_eq!(summary.ending, Some(JobEnding::Finished));
+        assert_eq!(summary.finished, 1);
     }
 }
 
@@ -59,7 +60,7 @@ fn with_two_copies_the_loss_of_a_worker_costs_no_checkpoint() {
 }
 
 /// Returns what happens when a worker of four is killed, and another one some time later.
-fn two_losses(lost: usize, after: u64) -> Simulated {
+fn two_losses(lost: usize, after: u64) -> Simulated<ClusterSummary> {
     let second = Fault::Kill(vec![(lost + 2) % 4]);
     let first = (KILL, Fault::Kill(vec![lost]));
     run(&script(2, vec![first, (KILL + after * MS, second)]))
@@ -84,7 +85,7 @@ fn a_second_loss_while_copies_are_missing_costs_at_most_a_checkpoint() {
         for after in (50..1500).step_by(50) {
             let summary = two_losses(lost, after).summary;
             assert_eq!(summary.lost, 0, "{lost}, {after} ms: {summary:?}");
-            assert_eq!(summary.ending, Some(JobEnding::Finished));
+            assert_eq!(summary.finished, 1);
             restored += summary.restored;
             match summary.loaded {
                 0 => continued += 1,
@@ -103,7 +104,7 @@ fn members_without_all_slices_load_the_newest_checkpoint_together() {
         let summary = run(&script(copies, vec![(KILL, Fault::Kill(lost))])).summary;
         assert!(summary.loaded > 1, "{summary:?}");
         assert_eq!(summary.lost, 0);
-        assert_eq!(summary.ending, Some(JobEnding::Finished));
+        assert_eq!(summary.finished, 1);
     }
 }
 
@@ -111,7 +112,7 @@ fn members_without_all_slices_load_the_newest_checkpoint_together() {
 fn without_a_checkpoint_the_loss_is_reported_and_the_job_begins_again() {
     let summary = run(&script(1, vec![(700 * MS, Fault::Kill(vec![2]))])).summary;
     assert!(summary.lost > 0 && summary.loaded == 0, "{summary:?}");
-    assert_eq!(summary.ending, Some(JobEnding::Finished));
+    assert_eq!(summary.finished, 1);
 }
 
 #[test]
@@ -121,22 +122,14 @@ fn a_stopped_worker_that_returns_copies_the_state_of_the_others() {
     let summary = run(&script).summary;
     // The remaining workers load their slices once, and not again when the first one returns with its old slice.
     assert_eq!((summary.loaded, summary.workers), (3, 4), "{summary:?}");
-    assert_eq!(summary.ending, Some(JobEnding::Finished));
+    assert_eq!(summary.finished, 1);
 }
 
 #[test]
 fn all_members_of_a_stopped_job_save_their_slices_together() {
-    let mut world = World::new(1, Some(script(1, vec![(KILL, Fault::Stop)])), None, false);
-    let (mut committed, mut written) = (0, 0);
-    while let Some((_, fact)) = world.fact() {
-        match fact {
-            Fact::Committed { step, .. } => committed = committed.max(step.0 + 1),
-            Fact::Written { next, .. } => written = written.max(next.0),
-            _ => {}
-        }
-    }
-    assert!(committed < 30);
-    assert_eq!(written, committed);
+    let summary = run(&script(1, vec![(KILL, Fault::Stop)])).summary;
+    assert!(summary.steps < 30);
+    assert_eq!(summary.written, summary.steps);
 }
 
 #[test]
@@ -145,7 +138,7 @@ fn members_that_leave_save_their_slices_first() {
         for fault in [Fault::Drain(1), Fault::Scale(2)] {
             let summary = run(&script(copies, vec![(KILL, fault)])).summary;
             assert_eq!((summary.redone, summary.lost), (0, 0), "{summary:?}");
-            assert_eq!(summary.ending, Some(JobEnding::Finished));
+            assert_eq!(summary.finished, 1);
         }
     }
 }

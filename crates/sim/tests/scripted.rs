@@ -1,9 +1,8 @@
 //! The most important failures, one by one, with their promised recovery times.
 
-use ronde_protocol::JobEnding;
 use ronde_sim::clock::{MS, SECOND};
-use ronde_sim::fact::Fact;
-use ronde_sim::{Fault, Script, Simulated, simulate, world::World};
+use ronde_sim::cluster::{ClusterSummary, ClusterWorld, Fault, Script};
+use ronde_sim::harness::{Simulated, Simulation, simulate};
 
 fn script(workers: usize, faults: Vec<(u64, Fault)>) -> Script {
     let calm = faults.iter().map(|(at, _)| *at).max().unwrap_or_default() + 3 * SECOND;
@@ -23,8 +22,12 @@ fn script(workers: usize, faults: Vec<(u64, Fault)>) -> Script {
     }
 }
 
-fn run(script: &Script) -> Simulated {
-    let simulated = simulate(1, Some(script.clone()), None, true);
+fn run(script: &Script) -> Simulated<ClusterSummary> {
+    let simulated = simulate(Simulation::<ClusterWorld> {
+        script: Some(script.clone()),
+        is_traced: true,
+        ..Simulation::of_seed(1)
+    });
     if let Some(violation) = &simulated.violation {
         panic!("{violation}");
     }
@@ -32,7 +35,7 @@ fn run(script: &Script) -> Simulated {
 }
 
 /// Returns the time of the first trace line after `from` that contains all of these parts.
-fn when(simulated: &Simulated, from: u64, parts: &[&str]) -> u64 {
+fn when(simulated: &Simulated<ClusterSummary>, from: u64, parts: &[&str]) -> u64 {
     let fits = |line: &str| parts.iter().all(|part| line.contains(part));
     let found = simulated
         .trace
@@ -62,10 +65,7 @@ fn without_faults_no_step_is_recomputed() {
         (summary.generations, summary.redone, summary.workers),
         (1, 0, 4)
     );
-    assert_eq!(
-        (summary.commits, summary.ending),
-        (4 * 30, Some(JobEnding::Finished))
-    );
+    assert_eq!((summary.commits, summary.finished), (4 * 30, 1));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn half_of_the_workers_are_lost_at_once() {
     );
     let on = when(&simulated, KILL, &["Compute", "Generation(2)"]);
     assert!(on - KILL < 150 * MS, "{} ms", (on - KILL) / MS);
-    assert_eq!(simulated.summary.ending, Some(JobEnding::Finished));
+    assert_eq!(simulated.summary.finished, 1);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_worker_that_dies_without_a_coordinator_is_replaced_by_the_next_coordinator(
         KILL + 1500 * MS,
         &["worker 0 on host 0 killed (SIGKILL); ", "(generation 2)"],
     );
-    assert_eq!(simulated.summary.ending, Some(JobEnding::Finished));
+    assert_eq!(simulated.summary.finished, 1);
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_minority_with_the_lease_waits_if_a_majority_is_required() {
         &["waiting: 1 of 4 members of generation 1 are reachable"],
     );
     assert_eq!(simulated.summary.workers, 4);
-    assert_eq!(simulated.summary.ending, Some(JobEnding::Finished));
+    assert_eq!(simulated.summary.finished, 1);
 }
 
 #[test]
@@ -235,25 +235,16 @@ fn a_job_grows_and_shrinks_between_two_steps() {
 
 #[test]
 fn a_stopped_job_ends_with_a_checkpoint_of_its_last_step() {
-    let script = script(3, vec![(KILL, Fault::Stop)]);
-    let mut world = World::new(1, Some(script), None, false);
-    let (mut committed, mut counts) = (0, None);
-    while let Some((_, fact)) = world.fact() {
-        match fact {
-            Fact::Committed { step, .. } => committed = committed.max(step.0 + 1),
-            Fact::Stored(record) => counts = record.checkpoint,
-            _ => {}
-        }
-    }
-    assert!(committed < 30);
-    assert_eq!(counts.unwrap().0, committed);
+    let summary = run(&script(3, vec![(KILL, Fault::Stop)])).summary;
+    assert!(summary.steps < 30);
+    assert_eq!(summary.recorded, summary.steps);
 }
 
 #[test]
 fn when_all_workers_leave_the_job_stops_with_a_checkpoint() {
     let faults = (0..3).map(|place| (KILL, Fault::Drain(place))).collect();
     let simulated = run(&script(3, faults));
-    assert_eq!(simulated.summary.ending, Some(JobEnding::Stopped));
+    assert_eq!(simulated.summary.stopped, 1);
     when(
         &simulated,
         KILL,

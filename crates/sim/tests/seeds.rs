@@ -1,81 +1,81 @@
-//! Thousands of seeds: no invariant is violated, and the seeds contain enough events.
+//! Thousands of seeds of each world: no invariant is violated, and the seeds contain enough events.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use ronde_sim::cluster::ClusterWorld;
+use ronde_sim::gossip::GossipWorld;
+use ronde_sim::harness::{SimulatedWorld, Simulation, simulate, simulate_seeds};
+use ronde_sim::served::ServedWorld;
 
-use ronde_protocol::JobEnding;
-use ronde_sim::{Summary, simulate};
+/// The number of seeds of a cluster; `cargo xtask soak` simulates more.
+const CLUSTERS: u64 = 5_000;
+/// The number of seeds of rounds.
+const ROUNDS: u64 = 20_000;
 
-/// `cargo xtask soak` simulates more.
-const SEEDS: u64 = 5_000;
+fn total<W: SimulatedWorld>(seeds: u64) -> W::Summary {
+    simulate_seeds::<W>(0..seeds).unwrap_or_else(|violation| panic!("{violation}"))
+}
 
 #[test]
-fn no_invariant_is_violated() {
-    let (next, total) = (
-        AtomicU64::new(0),
-        Mutex::new((Summary::default(), [0_u64; 2])),
-    );
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= SEEDS {
-                return;
-            }
-            let simulated = simulate(seed, None, None, false);
-            if let Some(violation) = simulated.violation {
-                next.store(SEEDS, Ordering::Relaxed);
-                panic!("{violation}");
-            }
-            let one = simulated.summary;
-            let mut total = total
-                .lock()
-                .unwrap_or_else(std::sync::PoisonError::into_inner);
-            total.0.commits += one.commits;
-            total.0.generations += one.generations;
-            total.0.redone += one.redone;
-            total.0.healed += one.healed;
-            total.0.moved += one.moved;
-            total.0.loaded += one.loaded;
-            total.0.lost += one.lost;
-            total.0.terms += one.terms;
-            total.1[usize::from(one.ending == Some(JobEnding::Finished))] += 1;
-        }
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..2).map(|_| scope.spawn(work)).collect();
-        for thread in threads {
-            if let Err(panic) = thread.join() {
-                std::panic::resume_unwind(panic);
-            }
-        }
-    });
+fn clusters_violate_no_invariant() {
+    let sum = total::<ClusterWorld>(CLUSTERS);
     // The scripts must contain enough faults.
-    let (summary, [stopped, finished]) = total.into_inner().unwrap_or_default();
-    assert!(summary.commits > 40 * SEEDS, "{summary:?}");
-    assert!(summary.generations > 2 * SEEDS, "{summary:?}");
+    assert!(sum.commits > 40 * CLUSTERS, "{sum:?}");
+    assert!(sum.generations > 2 * CLUSTERS, "{sum:?}");
     assert!(
-        summary.redone > SEEDS && summary.healed > SEEDS / 2,
-        "{summary:?}"
+        sum.redone > CLUSTERS && sum.healed > CLUSTERS / 2,
+        "{sum:?}"
     );
     assert!(
-        summary.moved > SEEDS / 2 && summary.loaded > SEEDS / 10 && summary.lost > SEEDS / 10,
-        "{summary:?}"
+        sum.moved > CLUSTERS / 2 && sum.loaded > CLUSTERS / 10,
+        "{sum:?}"
     );
-    assert!(summary.terms > 5 * SEEDS / 4, "{summary:?}");
+    assert!(sum.lost > CLUSTERS / 10, "{sum:?}");
+    assert!(sum.terms > 5 * CLUSTERS / 4, "{sum:?}");
     assert!(
-        stopped > SEEDS / 100 && finished > SEEDS / 2,
-        "{stopped} stopped, {finished} finished"
+        sum.stopped > CLUSTERS / 100 && sum.finished > CLUSTERS / 2,
+        "{sum:?}"
     );
 }
 
 #[test]
-fn a_seed_is_the_same_every_time() {
-    for seed in [3, 9, 251] {
-        let (one, other) = (
-            simulate(seed, None, None, true),
-            simulate(seed, None, None, true),
-        );
+fn served_rounds_count_every_update_once() {
+    let sum = total::<ServedWorld>(ROUNDS);
+    assert!(sum.deaths > ROUNDS / 2, "{sum:?}");
+    assert!(sum.attempts > ROUNDS + ROUNDS / 4, "{sum:?}");
+    assert!(sum.repeated > ROUNDS && sum.refused > ROUNDS, "{sum:?}");
+    assert!(sum.restarts > ROUNDS / 100 && sum.staleness > 10, "{sum:?}");
+}
+
+#[test]
+fn gossip_rounds_count_every_update_once() {
+    let sum = total::<GossipWorld>(ROUNDS);
+    assert!(sum.deaths > ROUNDS / 4, "{sum:?}");
+    assert!(sum.attempts > ROUNDS + ROUNDS / 2, "{sum:?}");
+    assert!(sum.again > ROUNDS && sum.dropped > ROUNDS / 100, "{sum:?}");
+    assert!(
+        sum.exchanges > 5 * ROUNDS && sum.missed > ROUNDS / 10,
+        "{sum:?}"
+    );
+    assert!(sum.helped > ROUNDS, "{sum:?}");
+}
+
+fn check_repeatable<W: SimulatedWorld>(seeds: impl IntoIterator<Item = u64>) {
+    for seed in seeds {
+        let run = || {
+            simulate(Simulation::<W> {
+                is_traced: true,
+                ..Simulation::of_seed(seed)
+            })
+        };
+        let (one, other) = (run(), run());
         assert_eq!(one.trace, other.trace);
-        assert!(one.trace.len() > 100);
+        assert_eq!(one.summary, other.summary);
+        assert!(!one.trace.is_empty());
     }
+}
+
+#[test]
+fn a_seed_is_the_same_every_time() {
+    check_repeatable::<ClusterWorld>([3, 9, 251]);
+    check_repeatable::<ServedWorld>(0..20);
+    check_repeatable::<GossipWorld>(0..20);
 }

@@ -8,7 +8,7 @@ use ronde_protocol::gossip::{
 
 /// A message of a round.
 #[derive(Debug, Clone)]
-pub(super) enum PeerMessage {
+pub enum PeerMessage {
     Ask(u64, WorkerProgress),
     Granted(u64, Option<u32>, WorkerProgress),
     Exchange(u64, Vec<f64>),
@@ -19,7 +19,7 @@ pub(super) enum PeerMessage {
 
 /// The answer to an exchange.
 #[derive(Debug, Clone)]
-pub(super) enum ExchangeOutcome {
+pub enum ExchangeOutcome {
     Averaged(Vec<f64>),
     Missed,
 }

@@ -24,14 +24,14 @@ pub enum GossipBug {
 }
 
 impl GossipBug {
-    /// All known bugs.
-    pub const ALL: [Self; 6] = [
-        Self::KeepsLateReplicas,
-        Self::CountsLostUpdates,
-        Self::GrantsAgain,
-        Self::AveragesWhileWaiting,
-        Self::NeverHelps,
-        Self::AnswersBetweenUpdates,
+    /// All known bugs, with their names on the command line.
+    pub const ALL: [(&'static str, Self); 6] = [
+        ("keeps-late-replicas", Self::KeepsLateReplicas),
+        ("counts-lost-updates", Self::CountsLostUpdates),
+        ("grants-again", Self::GrantsAgain),
+        ("averages-while-waiting", Self::AveragesWhileWaiting),
+        ("never-helps", Self::NeverHelps),
+        ("answers-between-updates", Self::AnswersBetweenUpdates),
     ];
 }
 

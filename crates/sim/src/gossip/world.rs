@@ -1,8 +1,5 @@
 //! The processes, the messages and the time of a simulated round.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
-
 use ronde_core::BatchCounts;
 use ronde_core::seed::SeedTree;
 use ronde_protocol::gossip::{
@@ -14,7 +11,10 @@ use ronde_protocol::served::UpdateSamples;
 use super::process::{ExchangeOutcome, GossipProcess, PeerMessage, ReplicaPhase};
 use super::script::{GossipBug, GossipScript, MemberChange};
 use crate::clock::{MS, SECOND};
+use crate::harness::{BrokenInvariant, InvariantName, SeedSummary, SimulatedWorld, WorldStart};
+use crate::network::{LinkFaults, Network};
 use crate::rng::Rng;
+use crate::timeline::Timeline;
 
 /// The interval at which a process repeats unanswered messages.
 const AGAIN: u64 = 20 * MS;
@@ -23,9 +23,13 @@ const DETECTION: u64 = 5 * MS;
 /// The time limit after the last fault.
 const LIMIT: u64 = 60 * SECOND;
 
+const ONCE: InvariantName = InvariantName("each update counts once");
+const SHORT_WAITS: InvariantName = InvariantName("no process waits long for another one");
+const ROUND_ENDS: InvariantName = InvariantName("the round ends");
+
 /// The outcome of a simulated round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SimulatedRound {
+pub struct GossipCounts {
     /// The memberships.
     pub attempts: u64,
     /// The processes that died.
@@ -42,8 +46,21 @@ pub struct SimulatedRound {
     pub helped: u64,
 }
 
+impl SeedSummary for GossipCounts {
+    fn add(&mut self, other: &Self) {
+        self.attempts += other.attempts;
+        self.deaths += other.deaths;
+        self.again += other.again;
+        self.dropped += other.dropped;
+        self.exchanges += other.exchanges;
+        self.missed += other.missed;
+        self.helped += other.helped;
+    }
+}
+
+/// An event of the world.
 #[derive(Debug)]
-enum GossipEvent {
+pub enum GossipEvent {
     Deliver {
         attempt: u64,
         from: usize,
@@ -56,115 +73,86 @@ enum GossipEvent {
     },
     Change(MemberChange),
     Regroup,
+    Calm,
 }
 
-struct GossipWorld {
+/// A world of one round of replicas that average in pairs.
+pub struct GossipWorld {
     script: GossipScript,
     bug: Option<GossipBug>,
     rng: Rng,
     seeds: SeedTree,
-    now: u64,
-    queue: BinaryHeap<Reverse<(u64, usize)>>,
-    events: BTreeMap<usize, GossipEvent>,
-    count: usize,
+    timeline: Timeline<GossipEvent>,
+    network: Network,
     processes: Vec<Option<GossipProcess>>,
     attempt: u64,
     /// The processes of this attempt, by rank.
     members: Vec<usize>,
     /// The number of times that each update was computed.
     computed: Vec<u64>,
-    summary: SimulatedRound,
-    violation: Option<String>,
+    summary: GossipCounts,
+    broken: Option<BrokenInvariant>,
 }
 
-/// Simulates a round.
-///
-/// # Errors
-/// A sentence with the seed and the violated rule.
-pub fn simulate_gossip(seed: u64, bug: Option<GossipBug>) -> Result<SimulatedRound, String> {
-    let mut rng = Rng::new(seed);
-    let script = GossipScript::new(&mut rng);
-    let mut world = GossipWorld {
-        processes: Vec::new(),
-        bug,
-        seeds: SeedTree::new(rng.bits()),
-        rng,
-        now: 0,
-        queue: BinaryHeap::new(),
-        events: BTreeMap::new(),
-        count: 0,
-        attempt: 0,
-        members: Vec::new(),
-        computed: vec![0; script.round.updates as usize],
-        summary: SimulatedRound::default(),
-        violation: None,
-        script,
-    };
-    let ended = world.run();
-    ended.map_err(|problem| format!("seed {seed}: {problem}"))?;
-    Ok(world.summary)
-}
+impl SimulatedWorld for GossipWorld {
+    const NAME: &'static str = "gossip";
+    const BUGS: &'static [(&'static str, GossipBug)] = &GossipBug::ALL;
+    type Bug = GossipBug;
+    type Script = GossipScript;
+    type Event = GossipEvent;
+    type Summary = GossipCounts;
 
-impl GossipWorld {
-    fn run(&mut self) -> Result<(), String> {
-        for _ in 0..self.script.processes {
-            self.add_process();
+    fn draw_script(rng: &mut Rng) -> GossipScript {
+        GossipScript::new(rng)
+    }
+
+    fn new(start: WorldStart<Self>) -> Self {
+        let WorldStart {
+            mut rng,
+            script,
+            bug,
+            is_traced,
+            ..
+        } = start;
+        let faults = LinkFaults {
+            loss: script.loss,
+            twice: script.loss,
+            late: script.loss,
+            late_by: 40 * MS,
+        };
+        let mut world = Self {
+            timeline: Timeline::new(script.calm + LIMIT, is_traced),
+            network: Network::new(0, faults, (MS / 50, script.delay_max)),
+            processes: Vec::new(),
+            bug,
+            seeds: SeedTree::new(rng.bits()),
+            rng,
+            attempt: 0,
+            members: Vec::new(),
+            computed: vec![0; script.round.updates as usize],
+            summary: GossipCounts::default(),
+            broken: None,
+            script,
+        };
+        for _ in 0..world.script.processes {
+            world.add_process();
         }
-        for (at, change) in self.script.changes.clone() {
-            self.schedule(at, GossipEvent::Change(change));
+        for (at, change) in world.script.changes.clone() {
+            world.timeline.schedule(at, GossipEvent::Change(change));
         }
-        self.regroup();
-        while let Some(Reverse((at, number))) = self.queue.pop() {
-            self.now = at;
-            if let Some(event) = self.events.remove(&number) {
-                self.happen(event);
-            }
-            if let Some(violation) = self.violation.take() {
-                return Err(violation);
-            }
-            if self.is_finished() {
-                return self.check_end();
-            }
-            if self.now > self.script.calm + LIMIT {
-                break;
-            }
-        }
-        Err(format!("the round does not end: {:?}", self.script))
+        world
+            .timeline
+            .schedule(world.script.calm, GossipEvent::Calm);
+        world.regroup();
+        world
     }
 
-    fn round(&self) -> GossipRound {
-        self.script.round
+    fn timeline(&mut self) -> &mut Timeline<GossipEvent> {
+        &mut self.timeline
     }
 
-    fn now_ms(&self) -> u64 {
-        self.now / MS
-    }
-
-    fn schedule(&mut self, at: u64, event: GossipEvent) {
-        self.count += 1;
-        self.events.insert(self.count, event);
-        self.queue.push(Reverse((at, self.count)));
-    }
-
-    fn tick_at(&mut self, at: u64, process: usize) {
-        let attempt = self.attempt;
-        self.schedule(at, GossipEvent::Tick { attempt, process });
-    }
-
-    fn rank_of(&self, process: usize) -> u32 {
-        let rank = self.members.iter().position(|member| *member == process);
-        rank.unwrap_or_default() as u32
-    }
-
-    fn add_process(&mut self) {
-        let round = self.round();
-        let claims = UpdateClaims::new(0, 1, &[]);
-        let book = ExchangeBook::new(0, Pairings::new(self.seeds, round.step, 1));
-        let process = GossipProcess::new(round, claims, book);
-        self.processes.push(Some(process));
-    }
-
-    fn happen(&mut self, event: GossipEvent) {
+    fn execute(&mut self, event: GossipEvent) {
+        self.timeline.note(|| format!("{event:?}"));
         match event {
             GossipEvent::Deliver {
                 attempt,
@@ -183,7 +171,56 @@ impl GossipWorld {
             }
             GossipEvent::Change(change) => self.change(change),
             GossipEvent::Regroup => self.regroup(),
+            GossipEvent::Calm => self.network.calm(),
         }
+    }
+
+    fn check(&mut self) -> Result<bool, BrokenInvariant> {
+        if let Some(broken) = self.broken.take() {
+            return Err(broken);
+        }
+        let is_finished = self.is_finished();
+        if is_finished {
+            self.check_end()?;
+        }
+        Ok(is_finished)
+    }
+
+    fn check_timeout(&mut self) -> Result<(), BrokenInvariant> {
+        Err(ROUND_ENDS.broken(format!("{:?}", self.script)))
+    }
+
+    fn summary(&self) -> GossipCounts {
+        self.summary.clone()
+    }
+}
+
+impl GossipWorld {
+    fn round(&self) -> GossipRound {
+        self.script.round
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.timeline.now() / MS
+    }
+
+    fn tick_at(&mut self, at: u64, process: usize) {
+        let attempt = self.attempt;
+        self.timeline
+            .schedule(at, GossipEvent::Tick { attempt, process });
+    }
+
+    fn rank_of(&self, process: usize) -> u32 {
+        let rank = self.members.iter().position(|member| *member == process);
+        rank.unwrap_or_default() as u32
+    }
+
+    fn add_process(&mut self) {
+        let round = self.round();
+        let claims = UpdateClaims::new(0, 1, &[]);
+        let book = ExchangeBook::new(0, Pairings::new(self.seeds, round.step, 1));
+        let process = GossipProcess::new(round, claims, book);
+        self.processes.push(Some(process));
     }
 
     fn is_member(&self, process: usize) -> bool {
@@ -222,7 +259,8 @@ impl GossipWorld {
             }
             MemberChange::Joins => self.add_process(),
         }
-        self.schedule(self.now + DETECTION, GossipEvent::Regroup);
+        self.timeline
+            .schedule_after(DETECTION, GossipEvent::Regroup);
     }
 
     /// Begins an attempt of the processes that are members. Each finishes the update that it computes first.
@@ -283,7 +321,7 @@ impl GossipWorld {
             }
             process.log.enter(self.attempt);
             self.processes[member] = Some(process);
-            self.tick_at(self.now + 1, member);
+            self.tick_at(self.timeline.now() + 1, member);
         }
     }
 
@@ -309,12 +347,13 @@ impl GossipWorld {
             ..UpdateSamples::default()
         };
         if !process.log.insert(update, samples) {
-            self.violation = Some(format!("process {index} computes update {update} twice"));
+            self.broken =
+                Some(ONCE.broken(format!("process {index} computes update {update} twice")));
         }
     }
 
     fn tick(&mut self, index: usize) {
-        let now = self.now;
+        let now = self.timeline.now();
         let Some(process) = self.processes[index].as_ref() else {
             return;
         };
@@ -334,7 +373,7 @@ impl GossipWorld {
     }
 
     fn begin_exchange(&mut self, index: usize) {
-        let (now, steps) = (self.now, self.script.gossip_steps);
+        let (now, steps) = (self.timeline.now(), self.script.gossip_steps);
         let Some(process) = self.processes[index].as_mut() else {
             return;
         };
@@ -351,7 +390,7 @@ impl GossipWorld {
 
     /// Follows the decision of a process's claims.
     fn next_update(&mut self, index: usize) {
-        let (now, now_ms, pace) = (self.now, self.now_ms(), self.script.pace(index));
+        let (now, now_ms, pace) = (self.timeline.now(), self.now_ms(), self.script.pace(index));
         let never_helps = self.bug == Some(GossipBug::NeverHelps);
         let Some(process) = self.processes[index].as_mut() else {
             return;
@@ -404,32 +443,20 @@ impl GossipWorld {
             }
             ReplicaPhase::Waiting { .. } | ReplicaPhase::Computing { .. } => return,
         }
-        self.tick_at(self.now + AGAIN, index);
+        self.tick_at(self.timeline.now() + AGAIN, index);
     }
 
     fn send(&mut self, from: usize, to: usize, message: PeerMessage) {
-        let rate = if self.now < self.script.calm {
-            self.script.loss
-        } else {
-            0
-        };
-        let copies = match (self.rng.per_mille(rate), self.rng.per_mille(rate)) {
-            (true, _) => 0,
-            (false, true) => 2,
-            (false, false) => 1,
-        };
-        for _ in 0..copies {
-            let mut delay = self.rng.range(MS / 50, self.script.delay_max);
-            if self.rng.per_mille(rate) {
-                delay += self.rng.range(0, 60 * MS);
-            }
-            let deliver = GossipEvent::Deliver {
-                attempt: self.attempt,
-                from,
-                to,
-                message: message.clone(),
-            };
-            self.schedule(self.now + delay, deliver);
+        for delay in self.network.deliveries(from, to, &mut self.rng) {
+            self.timeline.schedule_after(
+                delay,
+                GossipEvent::Deliver {
+                    attempt: self.attempt,
+                    from,
+                    to,
+                    message: message.clone(),
+                },
+            );
         }
     }
 
@@ -438,7 +465,11 @@ impl GossipWorld {
         match message {
             PeerMessage::Ask(number, progress) => {
                 let is_again = self.bug == Some(GossipBug::GrantsAgain);
-                let number_seen = if is_again { self.count as u64 } else { number };
+                let number_seen = if is_again {
+                    self.timeline.scheduled()
+                } else {
+                    number
+                };
                 let Some(process) = self.processes[to].as_mut() else {
                     return;
                 };
@@ -446,7 +477,7 @@ impl GossipWorld {
                 let own = process.claims.progress();
                 if let ReplicaPhase::Waiting { .. } = process.phase {
                     process.phase = ReplicaPhase::Free;
-                    self.tick_at(self.now, to);
+                    self.tick_at(self.timeline.now(), to);
                 }
                 self.send(to, from, PeerMessage::Granted(number, update, own));
             }
@@ -476,7 +507,7 @@ impl GossipWorld {
         update: Option<u32>,
         progress: ronde_protocol::gossip::WorkerProgress,
     ) {
-        let (now, now_ms, pace) = (self.now, self.now_ms(), self.script.pace(to));
+        let (now, now_ms, pace) = (self.timeline.now(), self.now_ms(), self.script.pace(to));
         let rank = self.rank_of(from);
         let Some(process) = self.processes[to].as_mut() else {
             return;
@@ -537,7 +568,7 @@ impl GossipWorld {
     }
 
     fn hear_outcome(&mut self, rank: u32, to: usize, number: u64, outcome: ExchangeOutcome) {
-        let now = self.now;
+        let now = self.timeline.now();
         let Some(process) = self.processes[to].as_mut() else {
             return;
         };
@@ -564,9 +595,9 @@ impl GossipWorld {
         }
         if self.script.is_calm() && now - since > 2 * self.script.delay_max {
             let waited = (now - since) / 1000;
-            self.violation = Some(format!(
-                "process {to} waited {waited} us for process of rank {rank}"
-            ));
+            self.broken = Some(SHORT_WAITS.broken(format!(
+                "process {to} waited {waited} us for the process of rank {rank}"
+            )));
         }
         self.work(to);
     }
@@ -585,29 +616,30 @@ impl GossipWorld {
         })
     }
 
-    fn check_end(&self) -> Result<(), String> {
+    fn check_end(&self) -> Result<(), BrokenInvariant> {
         let round = self.round();
         let of = |member: &usize| self.processes[*member].as_ref();
         let logs = self.members.iter().filter_map(of);
         let logged = logs.flat_map(|process| process.log.logged());
-        merge_updates(round.updates, logged).map_err(|problem| problem.to_string())?;
+        let merged = merge_updates(round.updates, logged);
+        merged.map_err(|problem| ONCE.broken(problem.to_string()))?;
         for (update, computed) in self.computed.iter().enumerate() {
             let each = self.members.iter().filter_map(of);
             let shares: Vec<f64> = each.map(|process| process.shares[update]).collect();
             let most = *computed as f64 + 1e-9;
             if shares.iter().any(|share| !(0.0..=most).contains(share)) {
-                return Err(format!("update {update} has the shares {shares:?}"));
+                return Err(ONCE.broken(format!("update {update} has the shares {shares:?}")));
             }
             let sum: f64 = shares.iter().sum();
             if self.script.is_calm() && (sum - 1.0).abs() > 1e-9 {
-                return Err(format!("update {update} has the shares {shares:?}"));
+                return Err(ONCE.broken(format!("update {update} has the shares {shares:?}")));
             }
         }
         self.check_time()
     }
 
     /// Checks that a slow process has delayed the end by a few of its updates at most, if nothing has failed.
-    fn check_time(&self) -> Result<(), String> {
+    fn check_time(&self) -> Result<(), BrokenInvariant> {
         if !self.script.is_calm() {
             return Ok(());
         }
@@ -617,13 +649,13 @@ impl GossipWorld {
         let least = f64::from(self.round().updates) / rate;
         let slowest = self.script.paces.iter().max().copied().unwrap_or(0) + messages;
         let more = 3 * slowest + self.members.len() as u64 * messages;
-        match self.now as f64 > least + more as f64 {
-            true => Err(format!(
+        match self.timeline.now() as f64 > least + more as f64 {
+            true => Err(SHORT_WAITS.broken(format!(
                 "the round takes {} us instead of {} us: {:?}",
-                self.now / 1000,
+                self.timeline.now() / 1000,
                 least as u64 / 1000,
                 self.script
-            )),
+            ))),
             false => Ok(()),
         }
     }

@@ -6,7 +6,7 @@ use ronde_protocol::served::{PushHeader, SlotLog, UpdateLeases, UpdateSamples};
 
 /// A message of a round.
 #[derive(Debug, Clone)]
-pub(super) enum RoundMessage {
+pub enum RoundMessage {
     Request,
     Granted(u32),
     Complete,

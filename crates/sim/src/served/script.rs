@@ -22,13 +22,13 @@ pub enum ServedBug {
 }
 
 impl ServedBug {
-    /// All known bugs.
-    pub const ALL: [Self; 5] = [
-        Self::TrustsFirstSlot,
-        Self::CopiesOutOfOrder,
-        Self::PushesFirstSlotFirst,
-        Self::AppliesTwice,
-        Self::IgnoresBound,
+    /// All known bugs, with their names on the command line.
+    pub const ALL: [(&'static str, Self); 5] = [
+        ("trusts-first-slot", Self::TrustsFirstSlot),
+        ("copies-out-of-order", Self::CopiesOutOfOrder),
+        ("pushes-first-slot-first", Self::PushesFirstSlotFirst),
+        ("applies-twice", Self::AppliesTwice),
+        ("ignores-bound", Self::IgnoresBound),
     ];
 }
 

@@ -1,7 +1,6 @@
 //! The processes, the messages and the time of a simulated round.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::{BTreeMap, BTreeSet};
 
 use ronde_core::BatchCounts;
 use ronde_protocol::served::{
@@ -12,7 +11,10 @@ use ronde_protocol::served::{
 use super::process::{CopiedPush, RoundMessage, RoundPhase, ServedProcess, SimulatedSlot};
 use super::script::{ServedBug, ServedScript};
 use crate::clock::{MS, SECOND};
+use crate::harness::{BrokenInvariant, InvariantName, SeedSummary, SimulatedWorld, WorldStart};
+use crate::network::{LinkFaults, Network};
 use crate::rng::Rng;
+use crate::timeline::Timeline;
 
 /// The interval at which a worker repeats unanswered messages.
 const AGAIN: u64 = 20 * MS;
@@ -23,9 +25,13 @@ const DETECTION: u64 = 5 * MS;
 /// The time limit after the last fault.
 const LIMIT: u64 = 60 * SECOND;
 
+const ONCE: InvariantName = InvariantName("each update counts once");
+const BOUND: InvariantName = InvariantName("no gradient is staler than the bound");
+const ROUND_ENDS: InvariantName = InvariantName("the round ends");
+
 /// The outcome of a simulated round.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ServedSummary {
+pub struct ServedCounts {
     /// The membership changes after deaths.
     pub attempts: u64,
     /// The processes that died.
@@ -40,8 +46,20 @@ pub struct ServedSummary {
     pub staleness: u64,
 }
 
+impl SeedSummary for ServedCounts {
+    fn add(&mut self, other: &Self) {
+        self.attempts += other.attempts;
+        self.deaths += other.deaths;
+        self.repeated += other.repeated;
+        self.refused += other.refused;
+        self.restarts += other.restarts;
+        self.staleness = self.staleness.max(other.staleness);
+    }
+}
+
+/// An event of the world.
 #[derive(Debug)]
-enum RoundEvent {
+pub enum RoundEvent {
     Deliver {
         attempt: u64,
         from: usize,
@@ -58,110 +76,81 @@ enum RoundEvent {
     },
     Kill(usize, bool),
     Regroup,
+    Calm,
 }
 
-struct RoundWorld {
+/// A world of one round of parameter servers.
+pub struct ServedWorld {
     script: ServedScript,
     bug: Option<ServedBug>,
     rng: Rng,
-    now: u64,
-    queue: BinaryHeap<Reverse<(u64, usize)>>,
-    events: BTreeMap<usize, RoundEvent>,
-    count: usize,
+    timeline: Timeline<RoundEvent>,
+    network: Network,
     processes: Vec<Option<ServedProcess>>,
     attempt: u64,
     /// The processes of this attempt, by rank.
     members: Vec<usize>,
     placement: Option<RoundPlacement>,
-    summary: ServedSummary,
-    violation: Option<String>,
+    summary: ServedCounts,
+    broken: Option<BrokenInvariant>,
 }
 
-/// Simulates a round.
-///
-/// # Errors
-/// A sentence with the seed and the violated rule.
-pub fn simulate_round(seed: u64, bug: Option<ServedBug>) -> Result<ServedSummary, String> {
-    let mut rng = Rng::new(seed);
-    let script = ServedScript::new(&mut rng);
-    let mut world = RoundWorld {
-        processes: (0..script.processes)
-            .map(|_| Some(ServedProcess::new()))
-            .collect(),
-        script,
-        bug,
-        rng,
-        now: 0,
-        queue: BinaryHeap::new(),
-        events: BTreeMap::new(),
-        count: 0,
-        attempt: 0,
-        members: Vec::new(),
-        placement: None,
-        summary: ServedSummary::default(),
-        violation: None,
-    };
-    let ended = world.run();
-    ended.map_err(|problem| format!("seed {seed}: {problem}"))?;
-    Ok(world.summary)
-}
+impl SimulatedWorld for ServedWorld {
+    const NAME: &'static str = "served";
+    const BUGS: &'static [(&'static str, ServedBug)] = &ServedBug::ALL;
+    type Bug = ServedBug;
+    type Script = ServedScript;
+    type Event = RoundEvent;
+    type Summary = ServedCounts;
 
-/// Returns the report of an update: its samples have its number.
-fn report_of(update: u32) -> UpdateSamples {
-    UpdateSamples {
-        counts: BatchCounts {
-            samples: 1,
-            targets: 1,
-        },
-        skipped: 0,
-        loss_sum: f64::from(update),
-        sample_ids: vec![u64::from(update)],
+    fn draw_script(rng: &mut Rng) -> ServedScript {
+        ServedScript::new(rng)
     }
-}
 
-impl RoundWorld {
-    fn run(&mut self) -> Result<(), String> {
-        for (at, victim, is_told) in self.script.kills.clone() {
-            self.schedule(at, RoundEvent::Kill(victim, is_told));
+    fn new(start: WorldStart<Self>) -> Self {
+        let WorldStart {
+            rng,
+            script,
+            bug,
+            is_traced,
+            ..
+        } = start;
+        let faults = LinkFaults {
+            loss: script.loss,
+            twice: script.loss,
+            late: script.loss / 2,
+            late_by: 100 * MS,
+        };
+        let processes = (0..script.processes).map(|_| Some(ServedProcess::new()));
+        let mut world = Self {
+            timeline: Timeline::new(script.calm + LIMIT, is_traced),
+            network: Network::new(0, faults, (MS / 20, script.delay_max)),
+            processes: processes.collect(),
+            script,
+            bug,
+            rng,
+            attempt: 0,
+            members: Vec::new(),
+            placement: None,
+            summary: ServedCounts::default(),
+            broken: None,
+        };
+        for (at, victim, is_told) in world.script.kills.clone() {
+            world
+                .timeline
+                .schedule(at, RoundEvent::Kill(victim, is_told));
         }
-        self.regroup();
-        while let Some(Reverse((at, number))) = self.queue.pop() {
-            self.now = at;
-            if let Some(event) = self.events.remove(&number) {
-                self.happen(event);
-            }
-            if let Some(violation) = self.violation.take() {
-                return Err(violation);
-            }
-            if self.is_finished() {
-                return self.check_end();
-            }
-            if self.now > self.script.calm + LIMIT {
-                break;
-            }
-        }
-        Err(format!("the round does not end: {:?}", self.script))
+        world.timeline.schedule(world.script.calm, RoundEvent::Calm);
+        world.regroup();
+        world
     }
 
-    fn round(&self) -> ServedRound {
-        self.script.round
+    fn timeline(&mut self) -> &mut Timeline<RoundEvent> {
+        &mut self.timeline
     }
 
-    fn now_ms(&self) -> u64 {
-        self.now / MS
-    }
-
-    fn is_faulty(&self) -> bool {
-        self.now < self.script.calm
-    }
-
-    fn schedule(&mut self, at: u64, event: RoundEvent) {
-        self.count += 1;
-        self.events.insert(self.count, event);
-        self.queue.push(Reverse((at, self.count)));
-    }
-
-    fn happen(&mut self, event: RoundEvent) {
+    fn execute(&mut self, event: RoundEvent) {
+        self.timeline.note(|| format!("{event:?}"));
         match event {
             RoundEvent::Deliver {
                 attempt,
@@ -180,15 +169,59 @@ impl RoundWorld {
             RoundEvent::Copy { .. } | RoundEvent::Tick { .. } => {}
             RoundEvent::Kill(victim, is_told) => self.kill(victim, is_told),
             RoundEvent::Regroup => {
-                if self
-                    .members
-                    .iter()
-                    .any(|member| self.processes[*member].is_none())
-                {
+                let mut members = self.members.iter();
+                if members.any(|member| self.processes[*member].is_none()) {
                     self.regroup();
                 }
             }
+            RoundEvent::Calm => self.network.calm(),
         }
+    }
+
+    fn check(&mut self) -> Result<bool, BrokenInvariant> {
+        if let Some(broken) = self.broken.take() {
+            return Err(broken);
+        }
+        let is_finished = self.is_finished();
+        if is_finished {
+            self.check_end().map_err(|message| ONCE.broken(message))?;
+        }
+        Ok(is_finished)
+    }
+
+    fn check_timeout(&mut self) -> Result<(), BrokenInvariant> {
+        Err(ROUND_ENDS.broken(format!("{:?}", self.script)))
+    }
+
+    fn summary(&self) -> ServedCounts {
+        self.summary.clone()
+    }
+}
+
+/// Returns the report of an update: its samples have its number.
+fn report_of(update: u32) -> UpdateSamples {
+    UpdateSamples {
+        counts: BatchCounts {
+            samples: 1,
+            targets: 1,
+        },
+        skipped: 0,
+        loss_sum: f64::from(update),
+        sample_ids: vec![u64::from(update)],
+    }
+}
+
+impl ServedWorld {
+    fn round(&self) -> ServedRound {
+        self.script.round
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.timeline.now() / MS
+    }
+
+    fn is_faulty(&self) -> bool {
+        self.timeline.now() < self.script.calm
     }
 
     fn kill(&mut self, victim: usize, is_told: bool) {
@@ -208,7 +241,7 @@ impl RoundWorld {
             workers.any(|rank| self.processes[self.members[*rank]].is_some())
         });
         if is_told || !others_compute || self.placement.as_ref().is_some_and(serves) {
-            self.schedule(self.now + DETECTION, RoundEvent::Regroup);
+            self.timeline.schedule_after(DETECTION, RoundEvent::Regroup);
         }
     }
 
@@ -323,8 +356,8 @@ impl RoundWorld {
             if let Some(worker) = self.processes[process].as_mut() {
                 worker.worker = Some(RoundPhase::Asking);
             }
-            self.schedule(
-                self.now + 1,
+            self.timeline.schedule_after(
+                1,
                 RoundEvent::Tick {
                     attempt: self.attempt,
                     process,
@@ -345,31 +378,14 @@ impl RoundWorld {
     }
 
     fn send(&mut self, from: usize, to: usize, message: RoundMessage) {
-        let is_faulty = self.is_faulty();
-        if is_faulty && self.rng.per_mille(self.script.loss) {
-            return;
-        }
-        let times = if is_faulty && self.rng.per_mille(self.script.loss) {
-            2
-        } else {
-            1
-        };
-        for _ in 0..times {
-            let late = if is_faulty && self.rng.per_mille(self.script.loss / 2) {
-                100 * MS
-            } else {
-                0
-            };
-            let delay = self.rng.range(MS / 20, self.script.delay_max) + late;
-            let attempt = self.attempt;
-            let message = message.clone();
-            self.schedule(
-                self.now + delay,
+        for delay in self.network.deliveries(from, to, &mut self.rng) {
+            self.timeline.schedule_after(
+                delay,
                 RoundEvent::Deliver {
-                    attempt,
+                    attempt: self.attempt,
                     from,
                     to,
-                    message,
+                    message: message.clone(),
                 },
             );
         }
@@ -445,8 +461,9 @@ impl RoundWorld {
                     .staleness_max
                     .is_some_and(|most| staleness > most)
                 {
-                    self.violation =
-                        Some(format!("a gradient of staleness {staleness} was applied"));
+                    self.broken = Some(
+                        BOUND.broken(format!("a gradient of staleness {staleness} was applied")),
+                    );
                 }
                 self.send_copy(CopiedPush { slot, push, report });
             }
@@ -497,8 +514,8 @@ impl RoundWorld {
             false => process.copying.push_back(copied),
         }
         let delay = self.rng.range(MS / 20, 20 * MS);
-        self.schedule(
-            self.now + delay,
+        self.timeline.schedule_after(
+            delay,
             RoundEvent::Copy {
                 attempt: self.attempt,
                 to,
@@ -519,10 +536,11 @@ impl RoundWorld {
         match held.log.offer(&push, true, report) {
             PushVerdict::Apply { .. } => held.order.push(push.update),
             PushVerdict::Repeated | PushVerdict::Refused(_) if self.bug.is_none() => {
-                self.violation = Some(format!(
+                let problem = format!(
                     "the copy of slot {slot} does not apply update {}",
                     push.update
-                ));
+                );
+                self.broken = Some(ONCE.broken(problem));
             }
             _ => {}
         }
@@ -551,7 +569,7 @@ impl RoundWorld {
     fn hear_version(&mut self, to: usize, slot: u32, version: u64) {
         let (slots, until) = (
             self.round().slots as usize,
-            self.now + self.script.paces[to],
+            self.timeline.now() + self.script.paces[to],
         );
         let Some(worker) = self.processes[to]
             .as_mut()
@@ -569,7 +587,7 @@ impl RoundWorld {
                 versions: std::mem::take(versions),
                 until,
             };
-            self.schedule(
+            self.timeline.schedule(
                 until,
                 RoundEvent::Tick {
                     attempt: self.attempt,
@@ -604,7 +622,7 @@ impl RoundWorld {
     }
 
     fn tick(&mut self, process: usize) {
-        let now = self.now;
+        let now = self.timeline.now();
         let slots = self.round().slots;
         let Some(worker) = self.processes[process]
             .as_mut()
@@ -629,7 +647,7 @@ impl RoundWorld {
             };
         }
         self.work(process);
-        self.schedule(
+        self.timeline.schedule(
             now + AGAIN,
             RoundEvent::Tick {
                 attempt: self.attempt,
