@@ -5,9 +5,8 @@ use std::sync::{Arc, OnceLock};
 
 use ronde_kernels::ShortFormat;
 
-use crate::device::{
-    Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice, PlanningDevice,
-};
+use crate::device::kernel::{CopyKernel, MatrixSlice, PackKernel, RoundKernel, UnpackKernel};
+use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, PlanningDevice};
 
 /// Values of any rank, f32, row-major; the first dimension is the number of samples. They lie on the host or in the
 /// memory of a [`Device`].
@@ -209,7 +208,11 @@ impl Activation {
         });
         if Arc::get_mut(&mut own).is_none() {
             let mut copy = device.allocate(own.length());
-            device.copy(own.slice(), copy.slice_mut());
+            CopyKernel {
+                from: own.slice(),
+                to: copy.slice_mut(),
+            }
+            .run_on(device);
             own = Arc::new(copy);
         }
         let own = Arc::get_mut(self.values.insert(own));
@@ -267,7 +270,11 @@ impl Activation {
     pub(crate) fn round(&mut self, device: &dyn Device, format: ShortFormat) {
         if self.rounded_to != Some(format) {
             self.become_another();
-            device.round(format, self.own_values(device));
+            RoundKernel {
+                format,
+                values: self.own_values(device),
+            }
+            .run_on(device);
             self.rounded_to = Some(format);
         }
     }
@@ -284,7 +291,12 @@ impl Activation {
     fn fill_packed(&mut self, device: &dyn Device, format: ShortFormat) {
         if self.packed_as(format).is_none() {
             let mut buffer = device.allocate(ShortFormat::packed_length(self.elements()));
-            device.pack(format, self.values(), buffer.slice_mut());
+            PackKernel {
+                format,
+                values: self.values(),
+                packed: buffer.slice_mut(),
+            }
+            .run_on(device);
             self.set_packed(PackedValues { format, buffer });
         }
     }
@@ -324,7 +336,12 @@ impl Activation {
         let packed = self.packed.get();
         let PackedValues { format, buffer } = packed.expect("packed values before others drop");
         let mut values = device.allocate(self.elements());
-        device.unpack(*format, buffer.slice(), values.slice_mut());
+        UnpackKernel {
+            format: *format,
+            packed: buffer.slice(),
+            values: values.slice_mut(),
+        }
+        .run_on(device);
         self.values = Some(Arc::new(values));
         self.rounded_to = Some(*format);
     }

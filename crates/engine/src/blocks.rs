@@ -9,6 +9,7 @@ use std::ops::Range;
 use ronde_kernels::ShortFormat;
 
 use crate::activation::Activation;
+use crate::device::kernel::{PackKernel, UnpackKernel};
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 
 /// The number of floats of each operand in a block, so that all of them stay in the second-level cache.
@@ -55,7 +56,12 @@ impl Operand {
             Some((format, values)) => {
                 let length = range.len();
                 let from = from.packed_values().range(floats(&range));
-                device.unpack(*format, from, values.slice_mut().range(0..length));
+                UnpackKernel {
+                    format: *format,
+                    packed: from,
+                    values: values.slice_mut().range(0..length),
+                }
+                .run_on(device);
                 values.slice().range(0..length)
             }
         }
@@ -80,11 +86,12 @@ impl Operand {
         if let Some((format, values)) = &self.packed {
             let range = units.start * self.each..units.end * self.each;
             let values = values.slice().range(0..range.len());
-            device.pack(
-                *format,
+            PackKernel {
+                format: *format,
                 values,
-                to.packed_values_mut().range(floats(&range)),
-            );
+                packed: to.packed_values_mut().range(floats(&range)),
+            }
+            .run_on(device);
         }
     }
 }

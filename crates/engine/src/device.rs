@@ -1,8 +1,8 @@
 //! [`Device`]: the seam between layers and the hardware that computes them.
 //!
-//! A layer's operations decide what is computed and in which order; a device has memory and kernels. [`HostDevice`]
-//! computes with the kernels of `ronde-kernels` in ordinary memory. A device with memory of its own, such as a GPU,
-//! implements the same traits behind [`ForeignMemory`]; [`check_device`] tells whether its results fit.
+//! A layer's operations decide what is computed and in which order: each [`Kernel`] is data that a device runs, at once or later.
+//! [`HostDevice`] computes with the kernels of `ronde-kernels` in ordinary memory. A device with other memory, such as a GPU,
+//! implements the same trait behind [`ForeignMemory`]; [`check_device`] compares its results with those of the host.
 //!
 //! The methods of a device cannot fail one by one, as commands in the queue of an accelerator cannot. A device that
 //! cannot do its work keeps the first error, does nothing more, and returns the error from [`Device::take_error`],
@@ -17,43 +17,30 @@ mod buffer;
 mod conformance;
 mod engine;
 mod host;
-mod kernels;
+pub mod kernel;
 mod observed;
 #[cfg(feature = "onednn")]
 mod onednn;
 mod planning;
 
+pub(crate) use buffer::write_f64;
 pub use buffer::{DeviceBuffer, DeviceSlice, DeviceSliceMut, ForeignMemory};
-pub use conformance::check_device;
+pub use conformance::{check_device, check_kernel};
 pub use engine::ComputeEngine;
+pub(crate) use host::statistics_values;
+pub use host::{HostDevice, ProductMethod};
+pub use kernel::{DeviceKernel, Kernel};
 pub use observed::{KernelCall, KernelObserver, ObservedDevice};
 pub use planning::PlanningDevice;
 
-pub(crate) use host::statistics_values;
-pub use host::{HostDevice, ProductMethod};
-pub use kernels::{
-    AffineSlices, DrawnRows, ElementKernels, ImageKernels, MatrixKernels, MatrixSlice, NormKernels,
-    PlaneMap, PrecisionKernels, RowCopy, SequenceKernels, TableKernels, TableRows,
-};
-
-/// Memory and kernels for the operations of layers. All values are f32, except packed ones: see [`PrecisionKernels`].
+/// Memory and kernels for the operations of layers. All values are f32, except packed ones: see [`FormatKernels`](kernel::FormatKernels).
 ///
 /// Buffers go only to the device that allocated them; anything else is a bug of the caller and panics. Lengths are
 /// checked by the caller: layers derive them from the shapes of [`GraphBuilder`](crate::GraphBuilder).
 ///
 /// Bits: a device computes the same bits for the same arguments at each call. Two devices may differ in the last bits;
 /// [`Device::name`] is therefore part of the identity of a run.
-pub trait Device:
-    MatrixKernels
-    + ImageKernels
-    + NormKernels
-    + SequenceKernels
-    + TableKernels
-    + ElementKernels
-    + PrecisionKernels
-    + Send
-    + Sync
-{
+pub trait Device: Send + Sync {
     /// Returns the name and version, a condition of equal bits.
     fn name(&self) -> String;
 
@@ -66,11 +53,9 @@ pub trait Device:
     /// Writes values of the host to a buffer of the same length.
     fn write(&self, from: &[f32], to: DeviceSliceMut<'_>);
 
-    /// Copies a buffer of the same length.
-    fn copy(&self, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>);
-
-    /// Sets all values of a buffer.
-    fn fill(&self, to: DeviceSliceMut<'_>, value: f32);
+    /// Runs a kernel, or adds it to a queue: work on the same memory is done in the order of the calls. Memory that is dropped stays
+    /// until the work that uses it is done.
+    fn run(&self, kernel: DeviceKernel<'_>);
 
     /// Returns the first error since the last call, in words. Waits for all work that was started.
     fn take_error(&self) -> Option<String> {

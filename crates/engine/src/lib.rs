@@ -18,7 +18,7 @@ mod blocks;
 mod chain;
 mod context;
 mod detection;
-mod device;
+pub mod device;
 mod error;
 mod evaluation_size;
 mod graph;
@@ -49,11 +49,9 @@ pub use chain::Chain;
 pub use context::{ForwardContext, Mode, first_word};
 pub use detection::{DetectedImages, DetectedObject};
 pub use device::{
-    AffineSlices, ComputeEngine, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, DrawnRows,
-    ElementKernels, ForeignMemory, HostDevice, ImageKernels, KernelCall, KernelObserver,
-    MatrixKernels, MatrixSlice, NormKernels, ObservedDevice, PlaneMap, PlanningDevice,
-    PrecisionKernels, ProductMethod, RowCopy, SequenceKernels, TableKernels, TableRows,
-    check_device,
+    ComputeEngine, Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ForeignMemory, HostDevice,
+    KernelCall, KernelObserver, ObservedDevice, PlanningDevice, ProductMethod, check_device,
+    check_kernel,
 };
 pub use error::EngineError;
 pub use evaluation_size::EvaluationSize;

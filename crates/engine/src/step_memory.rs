@@ -188,7 +188,7 @@ impl KernelObserver for WorkCounter {
     fn begin(&self) {}
 
     fn end(&self, call: KernelCall) {
-        let work = call.multiply_adds + WORK_OF_A_FLOAT * call.floats as f64;
+        let work = call.work.multiply_adds + WORK_OF_A_FLOAT * call.work.floats as f64;
         *self.work.lock().unwrap_or_else(PoisonError::into_inner) += work;
     }
 }

@@ -11,7 +11,7 @@ use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Step};
 use ronde_data::{Dataset, DatasetDescription, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
-use ronde_engine::{Chain, ComputeEngine, Device, Precision, ProductMethod};
+use ronde_engine::{Chain, ComputeEngine, Precision, ProductMethod};
 use ronde_parallel::{
     Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
     ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
@@ -416,8 +416,8 @@ impl Training {
             if let Some(cores) = &self.cores {
                 cores.unpin();
             }
-            let device: Arc<dyn Device> = Arc::new(device.map_err(TrainError::Engine)?);
-            self.strategy.set_device(&device);
+            self.strategy
+                .set_device(&device.map_err(TrainError::Engine)?);
         }
         Ok(self)
     }

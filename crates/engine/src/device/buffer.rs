@@ -14,11 +14,9 @@ pub trait ForeignMemory: Any + Send + Sync {
     /// Copies all values to the host, after the work that writes them. A device with an error may leave `to` as it is.
     fn read(&self, to: &mut [f32]);
 
-    /// Returns the memory as the type that its device knows.
+    /// Returns the memory as the type that its device knows. A device writes through it, too: a [`DeviceSliceMut`] is the proof that
+    /// nobody else uses the range.
     fn as_any(&self) -> &dyn Any;
-
-    /// Returns the memory as the type that its device knows, for writing.
-    fn as_any_mut(&mut self) -> &mut dyn Any;
 }
 
 /// Floats in the memory of a device.
@@ -68,7 +66,7 @@ impl DeviceBuffer {
             Self::Foreign(memory) => DeviceSliceMut::Foreign {
                 start: 0,
                 length: memory.length(),
-                memory: memory.as_mut(),
+                memory: &**memory,
             },
         }
     }
@@ -158,6 +156,35 @@ impl<'a> DeviceSlice<'a> {
             }
         }
     }
+
+    /// Returns a copy on the host of sums in f64, which a kernel has written in the bits of two floats each, the low half first.
+    /// Waits for the work that writes them.
+    #[must_use]
+    pub fn to_f64(self) -> Vec<f64> {
+        let floats = self.to_vec();
+        let (pairs, _) = floats.as_chunks::<2>();
+        let number = |pair: &[f32; 2]| {
+            let [low, high] = pair.map(|half| u64::from(half.to_bits()));
+            f64::from_bits(high << 32 | low)
+        };
+        pairs.iter().map(number).collect()
+    }
+}
+
+/// Writes sums as [`DeviceSlice::to_f64`] reads them.
+///
+/// # Panics
+/// When `to` does not have two floats for each.
+pub(crate) fn write_f64(sums: &[f64], to: &mut [f32]) {
+    let (pairs, rest) = to.as_chunks_mut::<2>();
+    assert!(
+        rest.is_empty() && pairs.len() == sums.len(),
+        "two floats for each sum"
+    );
+    for (pair, sum) in pairs.iter_mut().zip(sums) {
+        let bits = sum.to_bits();
+        *pair = [bits as u32, (bits >> 32) as u32].map(f32::from_bits);
+    }
 }
 
 impl fmt::Debug for DeviceSlice<'_> {
@@ -185,7 +212,7 @@ pub enum DeviceSliceMut<'a> {
     /// A range of memory that only its device can address.
     Foreign {
         /// The whole memory.
-        memory: &'a mut dyn ForeignMemory,
+        memory: &'a dyn ForeignMemory,
         /// The first float.
         start: usize,
         /// The number of floats.
@@ -212,7 +239,7 @@ impl<'a> DeviceSliceMut<'a> {
                 start,
                 length,
             } => DeviceSliceMut::Foreign {
-                memory: &mut **memory,
+                memory: *memory,
                 start: *start,
                 length: *length,
             },
@@ -238,6 +265,35 @@ impl<'a> DeviceSliceMut<'a> {
                     start,
                     length,
                 }
+            }
+        }
+    }
+
+    /// Divides the values in two parts, which kernels can write together.
+    ///
+    /// # Panics
+    /// When there are fewer than `middle`.
+    #[must_use]
+    pub fn split_at(self, middle: usize) -> (Self, Self) {
+        match self {
+            Self::Host(values) => {
+                let (first, second) = values.split_at_mut(middle);
+                (Self::Host(first), Self::Host(second))
+            }
+            Self::Foreign {
+                memory,
+                start,
+                length,
+            } => {
+                let part = |range| {
+                    let (start, length) = part_of(start, length, range);
+                    Self::Foreign {
+                        memory,
+                        start,
+                        length,
+                    }
+                };
+                (part(0..middle), part(middle..length))
             }
         }
     }

@@ -4,11 +4,14 @@ mod empty;
 mod kernels;
 mod non_finite;
 mod propagation;
+mod runs;
 mod shared_cases;
+
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ronde_kernels::{ShortFormat, round_short};
 
-use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, HostDevice};
+use super::{Device, DeviceBuffer, DeviceKernel, DeviceSlice, DeviceSliceMut, HostDevice};
 
 /// Checks an implementation of [`Device`]; returns a sentence for each fault, and nothing for a device that fits.
 ///
@@ -25,26 +28,54 @@ use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, HostDevice};
 /// ```
 #[must_use]
 pub fn check_device(device: &dyn Device, tolerance: f32) -> Vec<String> {
-    let mut all = KernelComparison {
-        device,
-        host: HostDevice::new(),
-        tolerance,
-        found: Vec::new(),
-    };
-    all.ordinary_values();
-    all.empty_inputs();
-    all.non_finite_inputs();
-    if let Some(cause) = device.take_error() {
-        all.found.push(format!("the device failed: {cause}"));
-    }
-    all.found
+    KernelComparison::new(device, tolerance, None).run_all()
+}
+
+/// Checks one kernel of a device, by its [`name`](super::Kernel::name), as [`check_device`] checks all of them.
+#[must_use]
+pub fn check_kernel(device: &dyn Device, kernel: &str, tolerance: f32) -> Vec<String> {
+    KernelComparison::new(device, tolerance, Some(kernel)).run_all()
 }
 
 struct KernelComparison<'a> {
     device: &'a dyn Device,
     host: HostDevice,
     tolerance: f32,
+    /// The name of the kernel whose cases run; `None`: all run.
+    only: Option<&'a str>,
     found: Vec<String>,
+}
+
+/// The host, which notes whether a kernel runs.
+struct NotingDevice<'a> {
+    host: &'a HostDevice,
+    kernel: &'a str,
+    has_run: AtomicBool,
+}
+
+impl Device for NotingDevice<'_> {
+    fn name(&self) -> String {
+        self.host.name()
+    }
+
+    fn allocate(&self, length: usize) -> DeviceBuffer {
+        self.host.allocate(length)
+    }
+
+    fn is_host(&self) -> bool {
+        true
+    }
+
+    fn write(&self, from: &[f32], to: DeviceSliceMut<'_>) {
+        self.host.write(from, to);
+    }
+
+    fn run(&self, kernel: DeviceKernel<'_>) {
+        if kernel.name() == self.kernel {
+            self.has_run.store(true, Ordering::Relaxed);
+        }
+        self.host.run(kernel);
+    }
 }
 
 /// What an output has before a kernel writes it: a value that no kernel computes.
@@ -78,15 +109,49 @@ fn writable<const N: usize>(buffers: &mut [DeviceBuffer]) -> [DeviceSliceMut<'_>
     std::array::from_fn(|_| all.next().expect("a case has all outputs").slice_mut())
 }
 
-type Kernel<'a> = &'a dyn Fn(&dyn Device, &[DeviceSlice<'_>], &mut [DeviceBuffer]);
+type KernelRun<'a> = &'a dyn Fn(&dyn Device, &[DeviceSlice<'_>], &mut [DeviceBuffer]);
 
-impl KernelComparison<'_> {
+impl<'a> KernelComparison<'a> {
+    fn new(device: &'a dyn Device, tolerance: f32, only: Option<&'a str>) -> Self {
+        Self {
+            device,
+            host: HostDevice::new(),
+            tolerance,
+            only,
+            found: Vec::new(),
+        }
+    }
+
+    fn run_all(mut self) -> Vec<String> {
+        self.ordinary_values();
+        self.empty_inputs();
+        self.non_finite_inputs();
+        if let Some(cause) = self.device.take_error() {
+            self.found.push(format!("the device failed: {cause}"));
+        }
+        self.found
+    }
+
+    /// Returns whether a case is to run: it does not if one kernel is checked and the case does not use it.
+    fn concerns(&self, inputs: &[Vec<f32>], outputs: &[Vec<f32>], kernel: KernelRun<'_>) -> bool {
+        let Some(only) = self.only else {
+            return true;
+        };
+        let noting = NotingDevice {
+            host: &self.host,
+            kernel: only,
+            has_run: AtomicBool::new(false),
+        };
+        Self::run(&noting, inputs, outputs, kernel);
+        noting.has_run.into_inner()
+    }
+
     /// Returns the outputs of a kernel on a device.
     fn run(
         device: &dyn Device,
         inputs: &[Vec<f32>],
         outputs: &[Vec<f32>],
-        kernel: Kernel<'_>,
+        kernel: KernelRun<'_>,
     ) -> Vec<Vec<f32>> {
         let put = |values: &Vec<f32>| {
             let mut buffer = device.allocate(values.len());
@@ -104,7 +169,16 @@ impl KernelComparison<'_> {
     }
 
     /// Compares the outputs of a kernel, which start with the given values.
-    fn case(&mut self, name: &str, inputs: &[Vec<f32>], outputs: &[Vec<f32>], kernel: Kernel<'_>) {
+    fn case(
+        &mut self,
+        name: &str,
+        inputs: &[Vec<f32>],
+        outputs: &[Vec<f32>],
+        kernel: KernelRun<'_>,
+    ) {
+        if !self.concerns(inputs, outputs, kernel) {
+            return;
+        }
         let expected = Self::run(&self.host, inputs, outputs, kernel);
         let found = Self::run(self.device, inputs, outputs, kernel);
         let again = Self::run(self.device, inputs, outputs, kernel);
@@ -148,8 +222,11 @@ impl KernelComparison<'_> {
         inputs: &[Vec<f32>],
         outputs: &[Vec<f32>],
         expected: &[Vec<f32>],
-        kernel: Kernel<'_>,
+        kernel: KernelRun<'_>,
     ) {
+        if !self.concerns(inputs, outputs, kernel) {
+            return;
+        }
         let found = Self::run(self.device, inputs, outputs, kernel);
         for (number, (expected, found)) in expected.iter().zip(&found).enumerate() {
             self.compare(&format!("{name}, output {number}"), expected, found);

@@ -1,9 +1,11 @@
 //! [`ComputeEngine`]: the library that computes matrix products and convolutions.
 
+use std::sync::Arc;
+
 use ronde_kernels::Products;
 use serde::{Deserialize, Serialize};
 
-use super::{HostDevice, ProductMethod};
+use super::{Device, HostDevice, ProductMethod};
 use crate::error::EngineError;
 use crate::precision::Precision;
 
@@ -26,11 +28,15 @@ impl ComputeEngine {
     ///
     /// # Errors
     /// When the system starts no more threads, or the library is missing, too old, or not part of this build.
-    pub fn device(self, threads: usize, method: ProductMethod) -> Result<HostDevice, EngineError> {
+    pub fn device(
+        self,
+        threads: usize,
+        method: ProductMethod,
+    ) -> Result<Arc<dyn Device>, EngineError> {
         let device = HostDevice::with_threads(threads)?;
         Ok(match self {
-            Self::Ronde => device.with_method(method),
-            Self::OneDnn => device.with_products(one_dnn(threads)?),
+            Self::Ronde => Arc::new(device.with_method(method)),
+            Self::OneDnn => one_dnn(device, threads)?.0,
         })
     }
 
@@ -64,20 +70,25 @@ impl ComputeEngine {
                 }
                 Ok(products.name().map(str::to_owned))
             }
-            Self::OneDnn => Ok(Some(one_dnn(threads)?.name())),
+            Self::OneDnn => Ok(Some(one_dnn(HostDevice::new(), threads)?.1)),
         }
     }
 }
 
-fn one_dnn(threads: usize) -> Result<Box<dyn super::host::ProductKernels>, EngineError> {
-    #[cfg(feature = "onednn")]
-    let found = super::onednn::OneDnn::load(threads).map(|found| Box::new(found) as _);
-    #[cfg(not(feature = "onednn"))]
-    let found = {
-        let _ = threads;
-        Err("it is not part of this build; build with `--features onednn`".to_owned())
-    };
-    found.map_err(|cause| EngineError::OneDnn { cause })
+/// Returns the processor with the products of oneDNN, and the version and settings of the library.
+#[cfg(feature = "onednn")]
+fn one_dnn(host: HostDevice, threads: usize) -> Result<(Arc<dyn Device>, String), EngineError> {
+    let device = super::onednn::OneDnn::load(host, threads);
+    let device = device.map_err(|cause| EngineError::OneDnn { cause })?;
+    let version = device.version();
+    Ok((Arc::new(device), version))
+}
+
+#[cfg(not(feature = "onednn"))]
+fn one_dnn(_host: HostDevice, _threads: usize) -> Result<(Arc<dyn Device>, String), EngineError> {
+    Err(EngineError::OneDnn {
+        cause: "it is not part of this build; build with `--features onednn`".to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -110,7 +121,7 @@ mod tests {
             }
         }
         let device = engine.device(2, ProductMethod::default()).unwrap();
-        assert_eq!(super::super::Device::name(&device), crate::engine_name());
+        assert_eq!(device.name(), crate::engine_name());
     }
 
     #[test]

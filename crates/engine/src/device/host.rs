@@ -1,23 +1,21 @@
 //! [`HostDevice`]: the kernels of `ronde-kernels` in ordinary memory.
 
 mod elements;
+mod formats;
 mod helpers;
 mod images;
 mod matrix;
 mod norms;
-mod precision;
-mod products;
 mod sequences;
 mod tables;
 mod threads;
 
 pub(crate) use norms::statistics_values;
-pub(super) use products::ProductKernels;
 use ronde_kernels::{Products, ShortFormat};
 use serde::{Deserialize, Serialize};
 use threads::Threads;
 
-use super::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
+use super::{Device, DeviceBuffer, DeviceKernel, DeviceSliceMut, Kernel, kernel::OnHost};
 use crate::error::EngineError;
 use crate::host::engine_name;
 use crate::memory::HostValues;
@@ -27,8 +25,6 @@ use crate::memory::HostValues;
 #[derive(Debug, Default)]
 pub struct HostDevice {
     threads: Threads,
-    /// What computes matrix products and convolutions instead.
-    products: Option<Box<dyn ProductKernels>>,
     /// How our own kernels multiply.
     method: ProductMethod,
 }
@@ -79,9 +75,21 @@ impl HostDevice {
         })?;
         Ok(Self {
             threads: started,
-            products: None,
             method: ProductMethod::default(),
         })
+    }
+
+    /// Runs a kernel whose operands are in ordinary memory.
+    pub(super) fn run_on_host(&self, kernel: Kernel<OnHost<'_>>) {
+        match kernel {
+            Kernel::Matrix(kernel) => self.run_matrix(kernel),
+            Kernel::Image(kernel) => self.run_image(kernel),
+            Kernel::Norm(kernel) => self.run_norm(kernel),
+            Kernel::Sequence(kernel) => self.run_sequence(kernel),
+            Kernel::Table(kernel) => self.run_table(kernel),
+            Kernel::Element(kernel) => self.run_element(kernel),
+            Kernel::Format(kernel) => self.run_format(kernel),
+        }
     }
 
     /// Multiplies by a method.
@@ -89,22 +97,11 @@ impl HostDevice {
     pub fn with_method(self, method: ProductMethod) -> Self {
         Self { method, ..self }
     }
-
-    /// Computes matrix products and convolutions by other kernels.
-    pub(super) fn with_products(self, products: Box<dyn ProductKernels>) -> Self {
-        Self {
-            products: Some(products),
-            ..self
-        }
-    }
 }
 
 impl Device for HostDevice {
     fn name(&self) -> String {
-        match &self.products {
-            Some(products) => format!("{} with {}", engine_name(), products.name()),
-            None => engine_name(),
-        }
+        engine_name()
     }
 
     fn allocate(&self, length: usize) -> DeviceBuffer {
@@ -119,23 +116,20 @@ impl Device for HostDevice {
         to.host().copy_from_slice(from);
     }
 
-    fn copy(&self, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {
-        to.host().copy_from_slice(from.host());
-    }
-
-    fn fill(&self, to: DeviceSliceMut<'_>, value: f32) {
-        to.host().fill(value);
-    }
-
-    fn take_error(&self) -> Option<String> {
-        self.products.as_ref()?.take_error()
+    fn run(&self, kernel: DeviceKernel<'_>) {
+        self.run_on_host(kernel.on_host());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::{ImageKernels, MatrixKernels, MatrixSlice, check_device};
+    use crate::device::DeviceSlice;
+    use crate::device::check_device;
+    use crate::device::kernel::{
+        ConvolveInputGradientKernel, ConvolveKernel, ConvolveWeightGradientKernel, MatrixSlice,
+        MultiplyKernel,
+    };
 
     #[test]
     fn several_threads_compute_the_bits_of_one() {
@@ -160,7 +154,13 @@ mod tests {
             let left = MatrixSlice::new(DeviceSlice::Host(&values), 70, 300);
             let mut product = vec![0.0; 70 * 70];
             let to = DeviceSliceMut::Host(&mut product);
-            device.multiply(left, left.transposed(), to, false);
+            MultiplyKernel {
+                left,
+                right: left.transposed(),
+                to,
+                adds: false,
+            }
+            .run_on(&device);
             product
         });
         assert!(products[0] == products[1]);
@@ -200,9 +200,33 @@ mod tests {
                 let mut found = [&dy, &x, &w].map(|values| vec![f32::NAN; values.len()]);
                 let [y, dx, dw] = found.each_mut().map(|found| DeviceSliceMut::Host(found));
                 let [x, w, dy] = [&x, &w, &dy].map(|values| DeviceSlice::Host(values));
-                device.convolve(&shape, None, samples, x, w, y);
-                device.convolve_input_gradient(&shape, None, samples, w, dy, dx);
-                device.convolve_weight_gradient(&shape, None, samples, x, dy, dw);
+                ConvolveKernel {
+                    shape,
+                    format: None,
+                    samples,
+                    x,
+                    w,
+                    y,
+                }
+                .run_on(&device);
+                ConvolveInputGradientKernel {
+                    shape,
+                    format: None,
+                    samples,
+                    w,
+                    dy,
+                    dx,
+                }
+                .run_on(&device);
+                ConvolveWeightGradientKernel {
+                    shape,
+                    format: None,
+                    samples,
+                    x,
+                    dy,
+                    dw,
+                }
+                .run_on(&device);
                 found
             };
             let one = run(1);

@@ -11,14 +11,18 @@ use convolution::{CompiledConvolution, ReorderMemory};
 use library::{ConvolutionPass, OneDnnLibrary};
 use ronde_kernels::GroupedConvolution;
 
-use super::host::ProductKernels;
-use super::{DeviceSlice, DeviceSliceMut, MatrixSlice};
+use super::kernel::{
+    ConvolveInputGradientKernel, ConvolveKernel, ConvolveWeightGradientKernel, ImageKernels,
+    MatrixKernels, MultiplyKernel, OnHost,
+};
+use super::{Device, DeviceBuffer, DeviceKernel, DeviceSliceMut, HostDevice, Kernel};
 
-/// The products of a device by oneDNN.
+/// The processor, with the matrix products and convolutions of oneDNN. All other kernels are those of [`HostDevice`].
 ///
 /// The bits depend on the version of the library, the processor and the number of threads, and not on the number of
 /// workers: each product has the lengths of one shard.
 pub(super) struct OneDnn {
+    host: HostDevice,
     library: &'static OneDnnLibrary,
     threads: usize,
     state: Mutex<OneDnnState>,
@@ -60,12 +64,13 @@ fn key(pass: ConvolutionPass, shape: &GroupedConvolution, samples: usize) -> (u8
 }
 
 impl OneDnn {
-    /// Loads the library.
+    /// Loads the library. `host` computes the other kernels.
     ///
     /// # Errors
     /// If it is not installed or too old.
-    pub(super) fn load(threads: usize) -> Result<Self, String> {
+    pub(super) fn load(host: HostDevice, threads: usize) -> Result<Self, String> {
         Ok(Self {
+            host,
             library: OneDnnLibrary::get()?,
             threads,
             state: Mutex::default(),
@@ -111,8 +116,9 @@ impl OneDnn {
     }
 }
 
-impl ProductKernels for OneDnn {
-    fn name(&self) -> String {
+impl OneDnn {
+    /// Returns the version and settings of the library, which are conditions of equal bits.
+    pub(super) fn version(&self) -> String {
         let threads = match self.threads {
             1 => "1 thread".to_owned(),
             threads => format!("{threads} threads"),
@@ -120,26 +126,21 @@ impl ProductKernels for OneDnn {
         format!("oneDNN {}, {threads}", self.library.version())
     }
 
-    fn multiply(
-        &self,
-        left: MatrixSlice<'_>,
-        right: MatrixSlice<'_>,
-        to: DeviceSliceMut<'_>,
-        adds: bool,
-    ) {
-        let lengths = |of: &MatrixSlice<'_>| match of.is_transposed {
-            true => [of.columns, of.rows],
-            false => [of.rows, of.columns],
-        };
-        let ([rows, depth], [_, columns]) = (lengths(&left), lengths(&right));
-        let to = to.host();
+    fn multiply(&self, kernel: MultiplyKernel<OnHost<'_>>) {
+        let MultiplyKernel {
+            left,
+            right,
+            to,
+            adds,
+        } = kernel;
+        let ([rows, depth], [_, columns]) = (left.size(), right.size());
         if to.is_empty() || depth == 0 {
             if !adds {
                 to.fill(0.0);
             }
             return;
         }
-        let operands = [left, right].map(|of| (of.values.host(), of.columns, of.is_transposed));
+        let operands = [left, right].map(|of| (of.values, of.columns, of.is_transposed));
         let mut state = self.state();
         if state.failure.is_none() {
             self.library.set_threads(self.threads);
@@ -148,42 +149,67 @@ impl ProductKernels for OneDnn {
         }
     }
 
-    fn convolve(
-        &self,
-        shape: &GroupedConvolution,
-        samples: usize,
-        x: DeviceSlice<'_>,
-        w: DeviceSlice<'_>,
-        y: DeviceSliceMut<'_>,
-    ) {
-        let inputs = [x.host(), w.host()];
-        self.convolution(ConvolutionPass::Forward, (shape, samples), inputs, y.host());
+    /// Runs a convolution; other kernels of images are those of the host.
+    fn run_image(&self, kernel: ImageKernels<OnHost<'_>>) {
+        match kernel {
+            ImageKernels::Convolve(ConvolveKernel {
+                x,
+                w,
+                y,
+                shape,
+                samples,
+                ..
+            }) => self.convolution(ConvolutionPass::Forward, (&shape, samples), [x, w], y),
+            ImageKernels::ConvolveInputGradient(ConvolveInputGradientKernel {
+                w,
+                dy,
+                dx,
+                shape,
+                samples,
+                ..
+            }) => {
+                let pass = ConvolutionPass::InputGradient;
+                self.convolution(pass, (&shape, samples), [w, dy], dx);
+            }
+            ImageKernels::ConvolveWeightGradient(ConvolveWeightGradientKernel {
+                x,
+                dy,
+                dw,
+                shape,
+                samples,
+                ..
+            }) => {
+                let pass = ConvolutionPass::WeightGradient;
+                self.convolution(pass, (&shape, samples), [x, dy], dw);
+            }
+            kernel => self.host.run_on_host(kernel.into()),
+        }
+    }
+}
+
+impl Device for OneDnn {
+    fn name(&self) -> String {
+        format!("{} with {}", self.host.name(), self.version())
     }
 
-    fn convolve_input_gradient(
-        &self,
-        shape: &GroupedConvolution,
-        samples: usize,
-        w: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
-        dx: DeviceSliceMut<'_>,
-    ) {
-        let inputs = [w.host(), dy.host()];
-        let pass = ConvolutionPass::InputGradient;
-        self.convolution(pass, (shape, samples), inputs, dx.host());
+    fn allocate(&self, length: usize) -> DeviceBuffer {
+        self.host.allocate(length)
     }
 
-    fn convolve_weight_gradient(
-        &self,
-        shape: &GroupedConvolution,
-        samples: usize,
-        x: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
-        dw: DeviceSliceMut<'_>,
-    ) {
-        let inputs = [x.host(), dy.host()];
-        let pass = ConvolutionPass::WeightGradient;
-        self.convolution(pass, (shape, samples), inputs, dw.host());
+    fn is_host(&self) -> bool {
+        true
+    }
+
+    fn write(&self, from: &[f32], to: DeviceSliceMut<'_>) {
+        self.host.write(from, to);
+    }
+
+    fn run(&self, kernel: DeviceKernel<'_>) {
+        match kernel.on_host() {
+            Kernel::Matrix(MatrixKernels::Multiply(kernel)) => self.multiply(kernel),
+            Kernel::Image(kernel) => self.run_image(kernel),
+            kernel => self.host.run_on_host(kernel),
+        }
     }
 
     fn take_error(&self) -> Option<String> {
@@ -193,12 +219,13 @@ impl ProductKernels for OneDnn {
 
 #[cfg(test)]
 mod tests {
-    use crate::device::{ComputeEngine, ImageKernels, check_device};
+    use crate::device::DeviceSlice;
+    use crate::device::{ComputeEngine, check_device};
 
     use super::*;
 
     /// Returns a device with the library, or `None` with a message if it is not installed.
-    fn device(threads: usize) -> Option<crate::HostDevice> {
+    fn device(threads: usize) -> Option<std::sync::Arc<dyn Device>> {
         let device = ComputeEngine::OneDnn.device(threads, crate::ProductMethod::default());
         device
             .inspect_err(|cause| ronde_testing::skip(&cause.to_string()))
@@ -211,7 +238,7 @@ mod tests {
             let Some(device) = device(threads) else {
                 return;
             };
-            assert_eq!(check_device(&device, 1e-5), Vec::<String>::new());
+            assert_eq!(check_device(&*device, 1e-5), Vec::<String>::new());
         }
     }
 
@@ -239,9 +266,33 @@ mod tests {
             let mut found = [&dy, &x, &w].map(|values| vec![f32::NAN; values.len()]);
             let [y, dx, dw] = found.each_mut().map(|found| DeviceSliceMut::Host(found));
             let [x, w, dy] = [&x, &w, &dy].map(|values| DeviceSlice::Host(values));
-            device.convolve(&shape, None, 3, x, w, y);
-            device.convolve_input_gradient(&shape, None, 3, w, dy, dx);
-            device.convolve_weight_gradient(&shape, None, 3, x, dy, dw);
+            ConvolveKernel {
+                shape,
+                format: None,
+                samples: 3,
+                x,
+                w,
+                y,
+            }
+            .run_on(&*device);
+            ConvolveInputGradientKernel {
+                shape,
+                format: None,
+                samples: 3,
+                w,
+                dy,
+                dx,
+            }
+            .run_on(&*device);
+            ConvolveWeightGradientKernel {
+                shape,
+                format: None,
+                samples: 3,
+                x,
+                dy,
+                dw,
+            }
+            .run_on(&*device);
             found
         };
         let first = run(16, 12);
@@ -250,6 +301,6 @@ mod tests {
         assert!(run(16, 12) == first);
         let other = std::thread::scope(|scope| scope.spawn(|| run(16, 12)).join().unwrap());
         assert!(other == first);
-        assert_eq!(crate::Device::take_error(&device), None);
+        assert_eq!(device.take_error(), None);
     }
 }

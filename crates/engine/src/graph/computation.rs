@@ -6,7 +6,7 @@ use ronde_core::layout::TensorEntry;
 use ronde_kernels::{ActivationFunction, Attention, GroupedConvolution, SlidingWindow};
 
 use super::GraphOutline;
-use crate::device::PlaneMap;
+use crate::device::kernel::PlaneMap;
 use crate::operations::{AfterNorm, SourcePadding};
 
 /// The computation of an operation in evaluation. N is the number of samples, which the shapes below do not include.

@@ -24,6 +24,7 @@ use super::{
 use crate::activation::Activation;
 use crate::blocks::Blocks;
 use crate::context::{ForwardContext, Mode};
+use crate::device::kernel::AddKernel;
 use crate::device::{Device, HostDevice};
 use crate::error::EngineError;
 use crate::graph::{BatchNormValues, TokenShares};
@@ -422,7 +423,9 @@ fn add(device: &dyn Device, found: &mut Option<Activation>, more: Activation) {
         None => *found = Some(more),
         Some(sum) => {
             let blocks = Blocks::new(device, sum.elements());
-            blocks.change(sum, [&more], |_, sum, [more]| device.add(sum, more));
+            blocks.change(sum, [&more], |_, sum, [more]| {
+                AddKernel { y: sum, x: more }.run_on(device)
+            });
         }
     }
 }

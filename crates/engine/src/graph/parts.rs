@@ -18,7 +18,8 @@ use ronde_core::exact::Node;
 
 use super::TokenDivision;
 use crate::activation::Activation;
-use crate::device::{Device, RowCopy};
+use crate::device::Device;
+use crate::device::kernel::{AddKernel, CopyRowsKernel, RowCopy};
 use crate::lock_step::NotSummed;
 
 /// Returns the elements of a part; parts differ by at most one.
@@ -117,7 +118,11 @@ impl PartPlace {
     /// Returns the sums of the complete subtrees of the own parts, from the values of these parts in order.
     fn subtrees(&self, device: &dyn Device, values: Vec<Activation>) -> Vec<Activation> {
         let add = |sum: &mut Activation, added: Activation| {
-            device.add(sum.values_mut(device), added.values());
+            AddKernel {
+                y: sum.values_mut(device),
+                x: added.values(),
+            }
+            .run_on(device);
         };
         add_subtrees(self.own.clone(), self.parts, values, add)
     }
@@ -253,7 +258,12 @@ impl PartPlace {
                     to: [all, before],
                     length: width,
                 };
-                device.copy_rows(copy, value.values(), joined.values_mut(device));
+                CopyRowsKernel {
+                    copy,
+                    from: value.values(),
+                    to: joined.values_mut(device),
+                }
+                .run_on(device);
             }
             before += width;
         }
@@ -288,7 +298,12 @@ impl PartPlace {
                 to: [all, before],
                 length: width,
             };
-            device.copy_rows(copy, value.values(), joined.values_mut(device));
+            CopyRowsKernel {
+                copy,
+                from: value.values(),
+                to: joined.values_mut(device),
+            }
+            .run_on(device);
             before += width;
         }
         joined
@@ -326,7 +341,12 @@ impl PartPlace {
                 to: [width, 0],
                 length: width,
             };
-            device.copy_rows(copy, joined.values(), own.values_mut(device));
+            CopyRowsKernel {
+                copy,
+                from: joined.values(),
+                to: own.values_mut(device),
+            }
+            .run_on(device);
             own
         };
         own.map(of_part).collect()

@@ -8,7 +8,8 @@ use ronde_kernels::ShortFormat;
 use super::OwnTokens;
 use crate::activation::Activation;
 use crate::blocks::Blocks;
-use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, MatrixSlice};
+use crate::device::kernel::{AddKernel, MatrixSlice, RoundKernel};
+use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::shared_state::SharedState;
 
 /// The committed state of a layer, where its device reads it.
@@ -58,7 +59,11 @@ impl LoadedState {
             let mut buffer = device.allocate(range.len());
             device.write(&of_host[range.clone()], buffer.slice_mut());
             if let Some(format) = format {
-                device.round(format, buffer.slice_mut());
+                RoundKernel {
+                    format,
+                    values: buffer.slice_mut(),
+                }
+                .run_on(device);
             }
             Some(TensorCopy { buffer, format })
         };
@@ -232,7 +237,11 @@ impl<'a> Tensors<'a> {
         }
         let mut more = self.device.allocate(to.length());
         kernel(more.slice_mut());
-        self.device.add(to, more.slice());
+        AddKernel {
+            y: to,
+            x: more.slice(),
+        }
+        .run_on(self.device);
     }
 
     /// Returns memory for values that the operation computes in [`Blocks`]: packed if it packs them.

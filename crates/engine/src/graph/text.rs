@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::device::{Device, DeviceBuffer, DeviceSlice, RowCopy};
+use crate::device::kernel::{CopyRowsKernel, RowCopy};
+use crate::device::{Device, DeviceBuffer, DeviceSlice};
 use crate::error::EngineError;
 
 /// The keys and values of a text's tokens in all attentions of a model, from which
@@ -65,7 +66,12 @@ impl KeptRows {
                 to: [capacity * width, 0],
                 length: written * width,
             };
-            device.copy_rows(copy, self.buffer.slice(), buffer.slice_mut());
+            CopyRowsKernel {
+                copy,
+                from: self.buffer.slice(),
+                to: buffer.slice_mut(),
+            }
+            .run_on(device);
         }
         *self = Self { buffer, capacity };
     }
@@ -121,7 +127,12 @@ impl KeptPositions<'_, '_> {
             to: [kept.capacity * width, tokens * width],
             length: more * width,
         };
-        device.copy_rows(copy, rows, kept.buffer.slice_mut());
+        CopyRowsKernel {
+            copy,
+            from: rows,
+            to: kept.buffer.slice_mut(),
+        }
+        .run_on(device);
         kept
     }
 }

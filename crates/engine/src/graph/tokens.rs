@@ -16,7 +16,8 @@ use std::ops::Range;
 
 use super::parts::share;
 use crate::activation::Activation;
-use crate::device::{Device, RowCopy};
+use crate::device::Device;
+use crate::device::kernel::{CopyRowsKernel, RowCopy};
 
 /// The number of tokens of a sample on processes that compute different parts of a layer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -219,7 +220,12 @@ pub(crate) fn copy_run(
         to: [to.elements(), start],
         length,
     };
-    device.copy_rows(copy, from.values(), to.values_mut(device));
+    CopyRowsKernel {
+        copy,
+        from: from.values(),
+        to: to.values_mut(device),
+    }
+    .run_on(device);
 }
 
 /// Returns a copy of consecutive elements of a value.

@@ -7,10 +7,10 @@ use ronde_kernels::Attention;
 use super::embedding::read_length;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::device::RowCopy;
+use crate::device::kernel::{AttendGradientKernel, AttendKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
-use crate::graph::{GraphOperation, KeptPositions, KeptValues, Tensors};
+use crate::graph::{GraphOperation, KeptPositions, KeptValues, Tensors, copy_run};
 
 /// `softmax(q k' / sqrt(width)) v` of each head: queries `[N, T, E]`, keys and values side by side
 /// `[N, S, 2 E]`, and optionally the number of attended keys of each sample, `[N, 1, E]`, as
@@ -97,9 +97,17 @@ impl GraphOperation for Attend {
         let blocks = tensors.blocks_of_products(queries.samples());
         let inputs = [&queries, &keys_values];
         let outputs = [&mut y, &mut statistics];
-        blocks.run(inputs, outputs, |samples, inputs, [to, found]| {
+        blocks.run(inputs, outputs, |samples, [q, kv], [to, found]| {
             let shape = self.shape(samples.len());
-            device.attend(&shape, inputs, some(&lengths, samples), to, found);
+            AttendKernel {
+                shape,
+                queries: q,
+                keys_values: kv,
+                lengths: some(&lengths, samples).to_vec(),
+                y: to,
+                statistics: found,
+            }
+            .run_on(device);
         });
         let saved = SavedAttention {
             inputs: [queries, keys_values],
@@ -136,10 +144,16 @@ impl GraphOperation for Attend {
                 keys: more,
                 ..self.shape
             };
-            let inputs = [queries.values(), keys_values.values()];
             let mut statistics = tensors.unwritten(&statistics_of(&shape));
-            let to = y.values_mut(device);
-            device.attend(&shape, inputs, &[], to, statistics.values_mut(device));
+            AttendKernel {
+                shape,
+                queries: queries.values(),
+                keys_values: keys_values.values(),
+                lengths: Vec::new(),
+                y: y.values_mut(device),
+                statistics: statistics.values_mut(device),
+            }
+            .run_on(device);
             return Ok(Some(y));
         }
         let mut asked = tensors.unwritten(&[row]);
@@ -156,25 +170,18 @@ impl GraphOperation for Attend {
             };
             let mut statistics = tensors.unwritten(&statistics_of(&shape));
             for position in 0..more {
-                let [one, at] = [
-                    [row, 0],
-                    [texts * more * row, (text * more + position) * row],
-                ];
-                let copy = |from, to| RowCopy {
-                    from,
-                    to,
-                    length: row,
-                };
-                let to = asked.values_mut(device);
-                device.copy_rows(copy(at, one), queries.values(), to);
-                device.attend(
-                    &shape,
-                    [asked.values(), all.values()],
-                    &[first + position + 1],
-                    found.values_mut(device),
-                    statistics.values_mut(device),
-                );
-                device.copy_rows(copy(one, at), found.values(), y.values_mut(device));
+                let at = (text * more + position) * row;
+                copy_run(device, (&queries, at), (&mut asked, 0), row);
+                AttendKernel {
+                    shape,
+                    queries: asked.values(),
+                    keys_values: all.values(),
+                    lengths: vec![first + position + 1],
+                    y: found.values_mut(device),
+                    statistics: statistics.values_mut(device),
+                }
+                .run_on(device);
+                copy_run(device, (&found, 0), (&mut y, at), row);
             }
         }
         Ok(Some(y))
@@ -194,10 +201,23 @@ impl GraphOperation for Attend {
         let format = queries.rounded_to();
         let inputs = [queries, keys_values, &saved.statistics, &gradient];
         let blocks = tensors.blocks_of_products(queries.samples());
-        blocks.run(inputs, found.each_mut(), |samples, inputs, to| {
+        blocks.run(inputs, found.each_mut(), |samples, of, to| {
             let shape = self.shape(samples.len());
             let lengths = some(&saved.lengths, samples);
-            device.attend_gradient(&shape, format, inputs, lengths, to);
+            let [queries, keys_values, statistics, dy] = of;
+            let [of_queries, of_keys_values] = to;
+            AttendGradientKernel {
+                shape,
+                format,
+                queries,
+                keys_values,
+                statistics,
+                dy,
+                lengths: lengths.to_vec(),
+                of_queries,
+                of_keys_values,
+            }
+            .run_on(device);
         });
         let mut all: Vec<Option<Activation>> = found.into_iter().map(Some).collect();
         if saved.has_lengths {

@@ -8,7 +8,11 @@ use ronde_kernels::BatchNorm;
 pub(super) use self::channels::ChannelNorm;
 use crate::activation::Activation;
 use crate::context::{ForwardContext, Mode};
-use crate::device::AffineSlices;
+use crate::device::DeviceSlice;
+use crate::device::kernel::{
+    BatchAffineGradientsKernel, BatchNormByKernel, BatchNormGradientKernel, BatchNormKernel,
+    CopyKernel, KnownStatisticsKernel, MoveStatisticsKernel,
+};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
@@ -61,9 +65,18 @@ impl NormaliseBatch {
             tensors.unwritten(x.shape()),
             tensors.unwritten(&[3, self.0.channels]),
         );
-        let (shape, affine) = (self.shape(x.samples()), affine(tensors));
+        let (shape, [gamma, beta]) = (self.shape(x.samples()), affine(tensors));
         let (to, statistics) = (y.values_mut(device), found.values_mut(device));
-        device.batch_norm(&shape, x.values(), affine, added, to, statistics);
+        BatchNormKernel {
+            shape,
+            x: x.values(),
+            gamma,
+            beta,
+            added,
+            y: to,
+            statistics,
+        }
+        .run_on(device);
         (y, found)
     }
 
@@ -84,30 +97,37 @@ impl NormaliseBatch {
         norm.input_gradient([&saved.x, &saved.statistics], &sums, &mut gradient, tensors);
         let device = tensors.device();
         let mut of_affine = [(); 2].map(|()| tensors.unwritten(&[norm.channels]));
-        device.batch_affine_gradients(
-            &norm.shape(saved.x.samples()),
-            &sums,
-            saved.statistics.values(),
-            of_affine.each_mut().map(|found| found.values_mut(device)),
-        );
+        let [of_gamma, of_beta] = of_affine.each_mut().map(|found| found.values_mut(device));
+        BatchAffineGradientsKernel {
+            shape: norm.shape(saved.x.samples()),
+            own: sums.to_vec(),
+            statistics: saved.statistics.values(),
+            of_gamma,
+            of_beta,
+        }
+        .run_on(device);
         saved.of_affine = of_affine.into();
         vec![Some(gradient), of_added]
     }
 }
 
 /// Returns gamma and beta.
-pub(super) fn affine(tensors: Tensors<'_>) -> AffineSlices<'_> {
-    AffineSlices {
-        gamma: tensors.get(0),
-        beta: tensors.get(1),
-    }
+pub(super) fn affine(tensors: Tensors<'_>) -> [DeviceSlice<'_>; 2] {
+    [tensors.get(0), tensors.get(1)]
 }
 
 /// Returns the statistics that the running ones give.
 pub(super) fn known_statistics(tensors: Tensors<'_>) -> Activation {
     let (device, running) = (tensors.device(), [tensors.get(2), tensors.get(3)]);
     let mut known = tensors.unwritten(&[3, running[0].length()]);
-    device.known_statistics(running, EPSILON, known.values_mut(device));
+    let [mean, variance] = running;
+    KnownStatisticsKernel {
+        mean,
+        variance,
+        epsilon: EPSILON,
+        statistics: known.values_mut(device),
+    }
+    .run_on(device);
     known
 }
 
@@ -117,9 +137,17 @@ pub(super) fn move_statistics(
     found: &Activation,
     to: &mut TensorGradients<'_>,
 ) {
-    let running = [tensors.get(2), tensors.get(3)];
     let device = tensors.device();
-    device.move_statistics(running, found.values(), MOMENTUM, to.pair(2));
+    let [new_mean, new_variance] = to.pair(2);
+    MoveStatisticsKernel {
+        mean: tensors.get(2),
+        variance: tensors.get(3),
+        statistics: found.values(),
+        momentum: MOMENTUM,
+        new_mean,
+        new_variance,
+    }
+    .run_on(device);
 }
 
 /// The values kept of one shard.
@@ -165,7 +193,17 @@ impl GraphOperation for NormaliseBatch {
         let mut y = tensors.unwritten(saved.x.shape());
         let (x, to) = (saved.x.values(), y.values_mut(device));
         let known = saved.statistics.values();
-        device.batch_norm_by(&shape, x, affine(tensors), None, to, known);
+        let [gamma, beta] = affine(tensors);
+        BatchNormByKernel {
+            shape,
+            x,
+            gamma,
+            beta,
+            added: None,
+            y: to,
+            statistics: known,
+        }
+        .run_on(device);
         Some(y)
     }
 
@@ -224,9 +262,21 @@ impl GraphOperation for NormaliseBatch {
         let to_added = of_added.as_mut().map(|added| added.values_mut(device));
         let x = saved.x.values();
         let y = saved.y.as_ref().map_or(x, Activation::values);
-        let inputs = [x, y, gradient.values(), tensors.get(0)];
         let statistics = saved.statistics.values();
-        device.batch_norm_gradient(&shape, inputs, statistics, gradients, to_added);
+        let [dx, of_gamma, of_beta] = gradients;
+        BatchNormGradientKernel {
+            shape,
+            x,
+            y,
+            dy: gradient.values(),
+            gamma: tensors.get(0),
+            statistics,
+            dx,
+            of_gamma,
+            of_beta,
+            of_added: to_added,
+        }
+        .run_on(device);
         let [of_x, of_gamma, of_beta] = found;
         saved.of_affine = vec![of_gamma, of_beta];
         vec![Some(of_x), of_added]
@@ -241,11 +291,19 @@ impl GraphOperation for NormaliseBatch {
     ) -> Result<(), EngineError> {
         let device = tensors.device();
         for (index, found) in saved.of_affine.iter().enumerate() {
-            device.copy(found.values(), to.get(index));
+            CopyKernel {
+                from: found.values(),
+                to: to.get(index),
+            }
+            .run_on(device);
         }
         if saved.x.samples() == 0 {
             for index in [2, 3] {
-                device.copy(tensors.get(index), to.get(index));
+                CopyKernel {
+                    from: tensors.get(index),
+                    to: to.get(index),
+                }
+                .run_on(device);
             }
         } else {
             move_statistics(tensors, &saved.statistics, to);

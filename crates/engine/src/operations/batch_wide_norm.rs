@@ -6,6 +6,7 @@ use super::AfterNorm;
 use super::batch_norm::{ChannelNorm, EPSILON, known_statistics, move_statistics};
 use crate::activation::Activation;
 use crate::context::{ForwardContext, Mode};
+use crate::device::kernel::BatchAffineGradientsKernel;
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphNode, KeptValues, NodeGradient, TensorGradients, Tensors};
@@ -205,7 +206,15 @@ impl GraphNode for NormaliseBatchWide {
         if let Some(saved) = self.saved.get(&given.shard) {
             let (own, statistics) = (&saved.gradient_sums, saved.statistics.values());
             let (device, shape) = (given.tensors.device(), self.norm.shape(saved.x.samples()));
-            device.batch_affine_gradients(&shape, own, statistics, to.pair(0));
+            let [of_gamma, of_beta] = to.pair(0);
+            BatchAffineGradientsKernel {
+                shape,
+                own: own.to_vec(),
+                statistics,
+                of_gamma,
+                of_beta,
+            }
+            .run_on(device);
             move_statistics(given.tensors, &saved.statistics, to);
         }
         Ok(())

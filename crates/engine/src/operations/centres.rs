@@ -7,6 +7,7 @@ use ronde_core::Shard;
 use super::only;
 use crate::activation::Activation;
 use crate::context::{ForwardContext, Mode};
+use crate::device::kernel::{CentreGradientsKernel, PointGradientsKernel, SquaredDistancesKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphBuilder, GraphNode, GraphValue, KeptValues, NodeGradient};
@@ -40,7 +41,14 @@ impl CentreDistances {
     fn distances(&self, x: &Activation, tensors: Tensors<'_>) -> Activation {
         let mut y = tensors.unwritten(&[x.samples(), self.centres]);
         let (device, inputs) = (tensors.device(), [x.values(), tensors.get(0)]);
-        device.squared_distances(self.width, inputs, y.values_mut(device));
+        let [points, centres] = inputs;
+        SquaredDistancesKernel {
+            width: self.width,
+            points,
+            centres,
+            to: y.values_mut(device),
+        }
+        .run_on(device);
         y
     }
 
@@ -121,7 +129,15 @@ impl GraphNode for CentreDistances {
             let (device, centres) = (given.tensors.device(), given.tensors.get(0));
             let mut to = given.tensors.unwritten(saved.x.shape());
             let (inputs, dy) = ([saved.x.values(), centres], given.gradient.values());
-            device.point_gradients(self.width, inputs, dy, to.values_mut(device));
+            let [points, centres] = inputs;
+            PointGradientsKernel {
+                width: self.width,
+                points,
+                centres,
+                dy,
+                to: to.values_mut(device),
+            }
+            .run_on(device);
             Some(to)
         };
         let each = shards.into_iter();
@@ -141,7 +157,16 @@ impl GraphNode for CentreDistances {
             [saved.x.values(), given.tensors.get(0)],
         );
         let dy = given.gradient.values();
-        device.centre_gradients(self.width, inputs, dy, &saved.scales, to.get(0));
+        let [points, centres] = inputs;
+        CentreGradientsKernel {
+            width: self.width,
+            points,
+            centres,
+            dy,
+            scales: saved.scales.to_vec(),
+            to: to.get(0),
+        }
+        .run_on(device);
         Ok(())
     }
 

@@ -5,6 +5,10 @@ use ronde_kernels::GroupedConvolution;
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
+use crate::device::kernel::{
+    AddToChannelsKernel, ConvolveInputGradientKernel, ConvolveKernel, ConvolveWeightGradientKernel,
+    SumChannelsKernel,
+};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
@@ -60,9 +64,22 @@ impl GraphOperation for Convolve {
         let (shape, weight) = (&self.shape, tensors.get(0));
         let blocks = tensors.blocks_of_products(x.samples());
         blocks.run([&x], [&mut y], |samples, [x], [mut to]| {
-            device.convolve(shape, format, samples.len(), x, weight, to.reborrow());
+            ConvolveKernel {
+                shape: *shape,
+                format,
+                samples: samples.len(),
+                x,
+                w: weight,
+                y: to.reborrow(),
+            }
+            .run_on(device);
             if self.has_bias {
-                device.add_to_channels(to, height * width, tensors.get(1));
+                AddToChannelsKernel {
+                    y: to,
+                    places: height * width,
+                    added: tensors.get(1),
+                }
+                .run_on(device);
             }
         });
         Ok((y, x))
@@ -84,7 +101,15 @@ impl GraphOperation for Convolve {
         let format = tensors.format_with(0, &gradient);
         let blocks = tensors.blocks_of_products(x.samples());
         blocks.run([&gradient], [&mut found], |samples, [given], [to]| {
-            device.convolve_input_gradient(shape, format, samples.len(), weight, given, to);
+            ConvolveInputGradientKernel {
+                shape: *shape,
+                format,
+                samples: samples.len(),
+                w: weight,
+                dy: given,
+                dx: to,
+            }
+            .run_on(device);
         });
         vec![Some(found)]
     }
@@ -104,11 +129,24 @@ impl GraphOperation for Convolve {
         blocks.run([x, gradient], [], |samples, [x, given], []| {
             let adds = samples.start > 0;
             tensors.write_or_add(adds, to.get(0), |to| {
-                device.convolve_weight_gradient(&self.shape, format, samples.len(), x, given, to);
+                ConvolveWeightGradientKernel {
+                    shape: self.shape,
+                    format,
+                    samples: samples.len(),
+                    x,
+                    dy: given,
+                    dw: to,
+                }
+                .run_on(device);
             });
             if self.has_bias {
                 tensors.write_or_add(adds, to.get(1), |to| {
-                    device.sum_channels(given, places, to);
+                    SumChannelsKernel {
+                        x: given,
+                        places,
+                        to,
+                    }
+                    .run_on(device);
                 });
             }
         });

@@ -3,7 +3,7 @@
 use super::only;
 use crate::activation::Activation;
 use crate::context::{ForwardContext, Mode};
-use crate::device::DrawnRows;
+use crate::device::kernel::{DrawDropoutKernel, DrawnRows, MultiplyByKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, Tensors, copy_run};
@@ -30,7 +30,14 @@ impl Dropout {
         let Some(tokens) = tensors.tokens() else {
             let to = factors.values_mut(device);
             let drawn = DrawnRows::all(x.elements());
-            device.draw_dropout(context, self.probability, self.index, drawn, to);
+            DrawDropoutKernel {
+                context: *context,
+                probability: self.probability,
+                index: self.index,
+                drawn,
+                to,
+            }
+            .run_on(device);
             return factors;
         };
         let samples = x.samples();
@@ -45,12 +52,26 @@ impl Dropout {
             };
             if is_alone {
                 let to = factors.values_mut(device);
-                device.draw_dropout(context, self.probability, self.index, drawn, to);
+                DrawDropoutKernel {
+                    context: *context,
+                    probability: self.probability,
+                    index: self.index,
+                    drawn,
+                    to,
+                }
+                .run_on(device);
                 break;
             }
             let mut found = tensors.unwritten(&[samples, drawn.length]);
             let to = found.values_mut(device);
-            device.draw_dropout(context, self.probability, self.index, drawn, to);
+            DrawDropoutKernel {
+                context: *context,
+                probability: self.probability,
+                index: self.index,
+                drawn,
+                to,
+            }
+            .run_on(device);
             let start = piece.before * samples * each_token;
             let elements = samples * drawn.length;
             copy_run(device, (&found, 0), (&mut factors, start), elements);
@@ -101,7 +122,7 @@ impl GraphOperation for Dropout {
         let factors = self.factors(&x, tensors, context);
         let blocks = tensors.blocks(x.elements());
         blocks.change(&mut x, [&factors], |_, x, [factors]| {
-            device.multiply_by(x, factors);
+            MultiplyByKernel { y: x, factors }.run_on(device);
         });
         Ok((x, Some(factors)))
     }
@@ -117,7 +138,11 @@ impl GraphOperation for Dropout {
             let device = tensors.device();
             let blocks = tensors.blocks(factors.elements());
             blocks.change(&mut gradient, [factors], |_, gradient, [factors]| {
-                device.multiply_by(gradient, factors);
+                MultiplyByKernel {
+                    y: gradient,
+                    factors,
+                }
+                .run_on(device);
             });
         }
         vec![Some(gradient)]

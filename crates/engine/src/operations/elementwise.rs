@@ -5,6 +5,9 @@ use ronde_kernels::ActivationFunction;
 use super::{first_two, only};
 use crate::activation::Activation;
 use crate::context::{ForwardContext, Mode};
+use crate::device::kernel::{
+    ActivateKernel, AddKernel, MultiplyByKernel, RectifyGradientKernel, RectifyKernel,
+};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
@@ -41,7 +44,9 @@ impl GraphOperation for Add {
         let (mut sum, more) = (y, x);
         let device = tensors.device();
         let blocks = tensors.blocks(sum.elements());
-        blocks.change(&mut sum, [&more], |_, sum, [more]| device.add(sum, more));
+        blocks.change(&mut sum, [&more], |_, sum, [more]| {
+            AddKernel { y: sum, x: more }.run_on(device)
+        });
         Ok((sum, ()))
     }
 
@@ -96,7 +101,7 @@ impl GraphOperation for Rectify {
         let mut y = only(inputs);
         let device = tensors.device();
         let blocks = tensors.blocks(y.elements());
-        blocks.change(&mut y, [], |_, y, []| device.rectify(y));
+        blocks.change(&mut y, [], |_, y, []| RectifyKernel { y }.run_on(device));
         Ok((y.clone(), y))
     }
 
@@ -111,7 +116,12 @@ impl GraphOperation for Rectify {
         let mut found = tensors.result(y.shape());
         let blocks = tensors.blocks(y.elements());
         blocks.run([&*y, &gradient], [&mut found], |_, [y, given], [to]| {
-            device.rectify_gradient(y, given, to);
+            RectifyGradientKernel {
+                y,
+                dy: given,
+                dx: to,
+            }
+            .run_on(device);
         });
         vec![Some(found)]
     }
@@ -141,7 +151,13 @@ impl Activate {
         let [mut y, mut slope] = [x, x].map(|x| tensors.result(x.shape()));
         let blocks = tensors.blocks(x.elements());
         blocks.run([x], [&mut y, &mut slope], |_, [x], [y, slope]| {
-            device.activate(self.function, x, y, Some(slope));
+            ActivateKernel {
+                function: self.function,
+                x,
+                y,
+                slope: Some(slope),
+            }
+            .run_on(device);
         });
         [y, slope]
     }
@@ -214,7 +230,13 @@ impl GraphOperation for Activate {
         let mut y = tensors.result(x.shape());
         let blocks = tensors.blocks(x.elements());
         blocks.run([&x], [&mut y], |_, [x], [y]| {
-            device.activate(self.function, x, y, None);
+            ActivateKernel {
+                function: self.function,
+                x,
+                y,
+                slope: None,
+            }
+            .run_on(device);
         });
         let saved = match context.mode {
             Mode::Train => SavedSlope::Input(x),
@@ -235,7 +257,11 @@ impl GraphOperation for Activate {
             let device = tensors.device();
             let blocks = tensors.blocks(slope.elements());
             blocks.change(&mut gradient, [slope], |_, gradient, [slope]| {
-                device.multiply_by(gradient, slope);
+                MultiplyByKernel {
+                    y: gradient,
+                    factors: slope,
+                }
+                .run_on(device);
             });
         }
         vec![Some(gradient)]

@@ -5,7 +5,7 @@ use ronde_core::Shard;
 use super::{TiedTable, only};
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::device::RowCopy;
+use crate::device::kernel::{CopyRowsKernel, EmbedGradientKernel, EmbedKernel, RowCopy};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{
@@ -55,7 +55,15 @@ impl GraphOperation for Embedding {
         let x = only(inputs);
         let mut y = tensors.unwritten(&[x.samples(), self.positions, self.width]);
         let (device, tables) = (tensors.device(), [tensors.get(0), tensors.get(1)]);
-        device.embed(self.width, x.values(), tables, y.values_mut(device));
+        let [vectors, positions] = tables;
+        EmbedKernel {
+            width: self.width,
+            tokens: x.values(),
+            vectors,
+            positions,
+            y: y.values_mut(device),
+        }
+        .run_on(device);
         if let Some(table) = &self.tied {
             table.offer(context.shard, tensors.share(0));
         }
@@ -87,21 +95,42 @@ impl GraphOperation for Embedding {
                 to: [more, 0],
                 length: more,
             };
-            device.copy_rows(of_text, x.values(), tokens.values_mut(device));
+            CopyRowsKernel {
+                copy: of_text,
+                from: x.values(),
+                to: tokens.values_mut(device),
+            }
+            .run_on(device);
             let next = RowCopy {
                 from: [self.positions * width, kept.tokens() * width],
                 to: [more * width, 0],
                 length: more * width,
             };
-            device.copy_rows(next, tensors.get(1), positions.values_mut(device));
-            let tables = [tensors.get(0), positions.values()];
-            device.embed(width, tokens.values(), tables, found.values_mut(device));
+            CopyRowsKernel {
+                copy: next,
+                from: tensors.get(1),
+                to: positions.values_mut(device),
+            }
+            .run_on(device);
+            EmbedKernel {
+                width,
+                tokens: tokens.values(),
+                vectors: tensors.get(0),
+                positions: positions.values(),
+                y: found.values_mut(device),
+            }
+            .run_on(device);
             let to_text = RowCopy {
                 from: [more * width, 0],
                 to: [texts * more * width, text * more * width],
                 length: more * width,
             };
-            device.copy_rows(to_text, found.values(), y.values_mut(device));
+            CopyRowsKernel {
+                copy: to_text,
+                from: found.values(),
+                to: y.values_mut(device),
+            }
+            .run_on(device);
         }
         if let Some(table) = &self.tied {
             table.offer(Shard(0), tensors.share(0));
@@ -131,7 +160,15 @@ impl GraphOperation for Embedding {
     ) -> Result<(), EngineError> {
         let device = tensors.device();
         let (tokens, given) = (saved.tokens.values(), gradient.values());
-        device.embed_gradient(self.width, tokens, given, to.pair(0));
+        let [of_vectors, of_positions] = to.pair(0);
+        EmbedGradientKernel {
+            width: self.width,
+            tokens,
+            dy: given,
+            of_vectors,
+            of_positions,
+        }
+        .run_on(device);
         match &self.tied {
             Some(table) => table.add_gradient(saved.shard, device, to.get(0)),
             None => Ok(()),

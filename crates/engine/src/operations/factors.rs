@@ -3,6 +3,7 @@
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
+use crate::device::kernel::{FactorGradientsKernel, FactorScoresKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{
@@ -65,7 +66,18 @@ impl GraphOperation for FactorScores {
         let mut y = tensors.unwritten(&[pairs.samples(), 1]);
         let (device, tables) = (tensors.device(), [0, 1, 2, 3, 4].map(|n| tensors.get(n)));
         let to = y.values_mut(device);
-        device.factor_scores(self.factors, pairs.values(), tables, to);
+        let [users, items, user_bias, item_bias, bias] = tables;
+        FactorScoresKernel {
+            factors: self.factors,
+            pairs: pairs.values(),
+            users,
+            items,
+            user_bias,
+            item_bias,
+            bias,
+            y: to,
+        }
+        .run_on(device);
         Ok((y, pairs))
     }
 
@@ -87,10 +99,22 @@ impl GraphOperation for FactorScores {
         tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        let rows = [tensors.get(0), tensors.get(1)];
         let (pairs, dy) = (saved.values(), gradient.values());
         let device = tensors.device();
-        device.factor_gradients(self.factors, pairs, rows, dy, to.several(0));
+        let [of_users, of_items, of_user_bias, of_item_bias, of_bias] = to.several(0);
+        FactorGradientsKernel {
+            factors: self.factors,
+            pairs,
+            users: tensors.get(0),
+            items: tensors.get(1),
+            dy,
+            of_users,
+            of_items,
+            of_user_bias,
+            of_item_bias,
+            of_bias,
+        }
+        .run_on(device);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use super::batch_norm::EPSILON;
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::device::AffineSlices;
+use crate::device::kernel::{CopyKernel, GroupNormGradientKernel, GroupNormKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
@@ -80,19 +80,17 @@ impl GraphOperation for NormaliseGroups {
         let device = tensors.device();
         let mut y = tensors.unwritten(x.shape());
         let mut statistics = tensors.unwritten(&[x.samples(), self.groups, 2]);
-        let affine = AffineSlices {
-            gamma: tensors.get(0),
-            beta: tensors.get(1),
-        };
         let shape = self.shape(x.samples());
         let to = y.values_mut(device);
-        device.group_norm(
-            &shape,
-            x.values(),
-            affine,
-            to,
-            statistics.values_mut(device),
-        );
+        GroupNormKernel {
+            shape,
+            x: x.values(),
+            gamma: tensors.get(0),
+            beta: tensors.get(1),
+            y: to,
+            statistics: statistics.values_mut(device),
+        }
+        .run_on(device);
         let saved = SavedGroupNorm {
             x,
             statistics,
@@ -113,9 +111,19 @@ impl GraphOperation for NormaliseGroups {
         let mut found =
             [saved.x.shape(), &channels, &channels].map(|shape| tensors.unwritten(shape));
         let gradients = found.each_mut().map(|found| found.values_mut(device));
-        let inputs = [saved.x.values(), gradient.values(), tensors.get(0)];
         let shape = self.shape(saved.x.samples());
-        device.group_norm_gradient(&shape, inputs, saved.statistics.values(), gradients);
+        let [dx, of_gamma, of_beta] = gradients;
+        GroupNormGradientKernel {
+            shape,
+            x: saved.x.values(),
+            dy: gradient.values(),
+            gamma: tensors.get(0),
+            statistics: saved.statistics.values(),
+            dx,
+            of_gamma,
+            of_beta,
+        }
+        .run_on(device);
         let [of_x, of_gamma, of_beta] = found;
         saved.of_affine = vec![of_gamma, of_beta];
         vec![Some(of_x)]
@@ -129,7 +137,11 @@ impl GraphOperation for NormaliseGroups {
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
         for (index, found) in saved.of_affine.iter().enumerate() {
-            tensors.device().copy(found.values(), to.get(index));
+            CopyKernel {
+                from: found.values(),
+                to: to.get(index),
+            }
+            .run_on(tensors.device());
         }
         Ok(())
     }

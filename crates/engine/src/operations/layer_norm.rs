@@ -4,7 +4,7 @@ use super::batch_norm::EPSILON;
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::device::AffineSlices;
+use crate::device::kernel::{AddKernel, CopyKernel, LayerNormGradientKernel, LayerNormKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors, copy_run, taken_run};
@@ -30,13 +30,17 @@ fn normalised(x: &Activation, tensors: Tensors<'_>) -> [Activation; 2] {
     let mut y = tensors.result(x.shape());
     let rows = x.elements() / tensors.get(0).length().max(1);
     let mut statistics = tensors.unwritten(&[rows, 2]);
-    let affine = AffineSlices {
-        gamma: tensors.get(0),
-        beta: tensors.get(1),
-    };
     let blocks = tensors.blocks(rows);
     blocks.run([x], [&mut y, &mut statistics], |_, [x], [to, found]| {
-        device.layer_norm(x, affine, EPSILON, to, found);
+        LayerNormKernel {
+            x,
+            gamma: tensors.get(0),
+            beta: tensors.get(1),
+            epsilon: EPSILON,
+            y: to,
+            statistics: found,
+        }
+        .run_on(device);
     });
     [y, statistics]
 }
@@ -56,13 +60,26 @@ fn gradients(
     blocks.run(inputs, [&mut of_x], |rows, [x, given, known], [to]| {
         let mut more = [(); 2].map(|()| tensors.unwritten(&[width]));
         let [of_gamma, of_beta] = more.each_mut().map(|more| more.values_mut(device));
-        device.layer_norm_gradient([x, given, gamma], known, [to, of_gamma, of_beta]);
+        LayerNormGradientKernel {
+            x,
+            dy: given,
+            gamma,
+            statistics: known,
+            dx: to,
+            of_gamma,
+            of_beta,
+        }
+        .run_on(device);
         if rows.start == 0 {
             of_affine = more;
             return;
         }
         for (sum, more) in of_affine.iter_mut().zip(&more) {
-            device.add(sum.values_mut(device), more.values());
+            AddKernel {
+                y: sum.values_mut(device),
+                x: more.values(),
+            }
+            .run_on(device);
         }
     });
     (of_x, of_affine)
@@ -179,7 +196,11 @@ impl GraphOperation for NormaliseRows {
             .flatten()
             .enumerate()
         {
-            tensors.device().copy(found.values(), to.get(index));
+            CopyKernel {
+                from: found.values(),
+                to: to.get(index),
+            }
+            .run_on(tensors.device());
         }
         Ok(())
     }

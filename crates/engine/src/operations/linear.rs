@@ -3,6 +3,7 @@
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
+use crate::device::kernel::{MultiplyKernel, RepeatRowKernel, SumRowsKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
@@ -62,11 +63,21 @@ impl GraphOperation for Linear {
         let blocks = tensors.blocks_of_products(self.rows(&x));
         blocks.run([&x], [&mut y], |rows, [of_x], [mut to]| {
             if self.has_bias {
-                device.repeat_row(tensors.get(1), to.reborrow());
+                RepeatRowKernel {
+                    row: tensors.get(1),
+                    to: to.reborrow(),
+                }
+                .run_on(device);
             }
             let left = x.matrix(of_x, rows.len(), self.inputs);
             let right = tensors.matrix(0, self.inputs, self.outputs);
-            device.multiply(left, right, to, self.has_bias);
+            MultiplyKernel {
+                left,
+                right,
+                to,
+                adds: self.has_bias,
+            }
+            .run_on(device);
         });
         Ok((y, x))
     }
@@ -87,7 +98,13 @@ impl GraphOperation for Linear {
         let blocks = tensors.blocks_of_products(self.rows(x));
         blocks.run([&gradient], [&mut found], |rows, [given], [to]| {
             let given = gradient.matrix(given, rows.len(), self.outputs);
-            device.multiply(given, weight.transposed(), to, false);
+            MultiplyKernel {
+                left: given,
+                right: weight.transposed(),
+                to,
+                adds: false,
+            }
+            .run_on(device);
         });
         vec![Some(found)]
     }
@@ -105,9 +122,17 @@ impl GraphOperation for Linear {
             let input = x.matrix(of_x, rows.len(), self.inputs);
             let matrix = gradient.matrix(given, rows.len(), self.outputs);
             let adds = rows.start > 0;
-            device.multiply(input.transposed(), matrix, to.get(0), adds);
+            MultiplyKernel {
+                left: input.transposed(),
+                right: matrix,
+                to: to.get(0),
+                adds,
+            }
+            .run_on(device);
             if self.has_bias {
-                tensors.write_or_add(adds, to.get(1), |to| device.sum_rows(given, to));
+                tensors.write_or_add(adds, to.get(1), |to| {
+                    SumRowsKernel { rows: given, to }.run_on(device)
+                });
             }
         });
         Ok(())

@@ -5,7 +5,11 @@ use ronde_core::Shard;
 use super::only;
 use crate::activation::Activation;
 use crate::context::{ForwardContext, Mode};
-use crate::device::{Device, RowCopy, TableRows};
+use crate::device::Device;
+use crate::device::kernel::{
+    AddKernel, CopyRowsKernel, EmbedRowsGradientKernel, EmbedRowsKernel, FillKernel,
+    RepeatRowKernel, RowCopy, SumRowsKernel, TableRows,
+};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{
@@ -208,14 +212,27 @@ impl GraphOperation for AddRow {
                             length,
                         };
                         if length > 0 {
-                            device.copy_rows(copy, tensors.get(0), y.values_mut(device));
+                            CopyRowsKernel {
+                                copy,
+                                from: tensors.get(0),
+                                to: y.values_mut(device),
+                            }
+                            .run_on(device);
                         }
                     }
                 }
             }
-            _ => device.repeat_row(tensors.get(0), y.values_mut(device)),
+            _ => RepeatRowKernel {
+                row: tensors.get(0),
+                to: y.values_mut(device),
+            }
+            .run_on(device),
         }
-        device.add(y.values_mut(device), x.values());
+        AddKernel {
+            y: y.values_mut(device),
+            x: x.values(),
+        }
+        .run_on(device);
         Ok((y, ()))
     }
 
@@ -241,9 +258,18 @@ impl GraphOperation for AddRow {
                 to: [texts * more * width, text * more * width],
                 length: more * width,
             };
-            device.copy_rows(rows, tensors.get(0), y.values_mut(device));
+            CopyRowsKernel {
+                copy: rows,
+                from: tensors.get(0),
+                to: y.values_mut(device),
+            }
+            .run_on(device);
         }
-        device.add(y.values_mut(device), x.values());
+        AddKernel {
+            y: y.values_mut(device),
+            x: x.values(),
+        }
+        .run_on(device);
         Ok(Some(y))
     }
 
@@ -266,7 +292,11 @@ impl GraphOperation for AddRow {
     ) -> Result<(), EngineError> {
         let device = tensors.device();
         let Some((part, tokens)) = tensors.tokens_of_part() else {
-            device.sum_rows(gradient.values(), to.get(0));
+            SumRowsKernel {
+                rows: gradient.values(),
+                to: to.get(0),
+            }
+            .run_on(device);
             return Ok(());
         };
         let samples = gradient.samples();
@@ -275,25 +305,42 @@ impl GraphOperation for AddRow {
             let shape = [own.len() * samples, self.elements];
             let first = own.start * samples * self.elements;
             let rows = taken_run(device, gradient, first, &shape);
-            device.sum_rows(rows.values(), to.get(0));
+            SumRowsKernel {
+                rows: rows.values(),
+                to: to.get(0),
+            }
+            .run_on(device);
             return Ok(());
         };
         // A position belongs to one part.
-        device.fill(to.get(0), 0.0);
+        FillKernel {
+            to: to.get(0),
+            value: 0.0,
+        }
+        .run_on(device);
         let mut first = own.start * samples * width;
         for segment in tokens.segments(part) {
             let length = segment.len() * width;
             let rows = taken_run(device, gradient, first, &[samples, length]);
             first += rows.elements();
             let mut sum = tensors.unwritten(&[length]);
-            device.sum_rows(rows.values(), sum.values_mut(device));
+            SumRowsKernel {
+                rows: rows.values(),
+                to: sum.values_mut(device),
+            }
+            .run_on(device);
             let copy = RowCopy {
                 from: [length, 0],
                 to: [self.elements, segment.start * width],
                 length,
             };
             if length > 0 {
-                device.copy_rows(copy, sum.values(), to.get(0));
+                CopyRowsKernel {
+                    copy,
+                    from: sum.values(),
+                    to: to.get(0),
+                }
+                .run_on(device);
             }
         }
         Ok(())
@@ -346,7 +393,13 @@ impl GraphOperation for EmbedRows {
         let mut y = tensors.unwritten(&shape);
         let device = tensors.device();
         let to = y.values_mut(device);
-        device.embed_rows(self.rows, tokens.values(), tensors.get(0), to);
+        EmbedRowsKernel {
+            rows: self.rows,
+            tokens: tokens.values(),
+            table: tensors.get(0),
+            y: to,
+        }
+        .run_on(device);
         if let Some(table) = &self.tied {
             table.offer(context.shard, tensors.share(0));
         }
@@ -374,7 +427,13 @@ impl GraphOperation for EmbedRows {
     ) -> Result<(), EngineError> {
         let device = tensors.device();
         let (tokens, given) = (saved.tokens.values(), gradient.values());
-        device.embed_rows_gradient(self.rows, tokens, given, to.get(0));
+        EmbedRowsGradientKernel {
+            rows: self.rows,
+            tokens,
+            dy: given,
+            gradient: to.get(0),
+        }
+        .run_on(device);
         match &self.tied {
             Some(table) => table.add_gradient(saved.shard, device, to.get(0)),
             None => Ok(()),

@@ -5,7 +5,9 @@ use ronde_kernels::SlidingWindow;
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::device::PlaneMap;
+use crate::device::kernel::{
+    MapPlanesGradientKernel, MapPlanesKernel, MaxPoolGradientKernel, MaxPoolKernel, PlaneMap,
+};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, Tensors};
@@ -59,7 +61,14 @@ impl GraphOperation for MaxPool {
         let (mut y, mut from) = (tensors.result(&shape), tensors.unwritten(&shape));
         let blocks = tensors.blocks(x.samples());
         blocks.run([&x], [&mut y, &mut from], |_, [x], [y, from]| {
-            device.max_pool(self.size, self.window, x, y, from);
+            MaxPoolKernel {
+                size: self.size,
+                window: self.window,
+                x,
+                y,
+                from,
+            }
+            .run_on(device);
         });
         let shape = x.shape().to_vec();
         Ok((y, SavedMaxPool { shape, from }))
@@ -77,7 +86,14 @@ impl GraphOperation for MaxPool {
         let blocks = tensors.blocks(gradient.samples());
         let inputs = [&gradient, &saved.from];
         blocks.run(inputs, [&mut found], |_, [given, from], [to]| {
-            device.max_pool_gradient(self.size, self.window, given, from, to);
+            MaxPoolGradientKernel {
+                size: self.size,
+                window: self.window,
+                dy: given,
+                from,
+                dx: to,
+            }
+            .run_on(device);
         });
         vec![Some(found)]
     }
@@ -113,7 +129,12 @@ impl GraphOperation for MapPlanes {
         let mut y = tensors.result(&resized(&x, self.output));
         let blocks = tensors.blocks(x.samples());
         blocks.run([&x], [&mut y], |_, [x], [y]| {
-            device.map_planes(self.map, x, y)
+            MapPlanesKernel {
+                map: self.map,
+                x,
+                y,
+            }
+            .run_on(device)
         });
         Ok((y, x.shape().to_vec()))
     }
@@ -129,7 +150,12 @@ impl GraphOperation for MapPlanes {
         let mut found = tensors.result(shape);
         let blocks = tensors.blocks(gradient.samples());
         blocks.run([&gradient], [&mut found], |_, [given], [to]| {
-            device.map_planes_gradient(self.map, given, to);
+            MapPlanesGradientKernel {
+                map: self.map,
+                dy: given,
+                dx: to,
+            }
+            .run_on(device);
         });
         vec![Some(found)]
     }

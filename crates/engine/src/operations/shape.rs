@@ -7,7 +7,7 @@ use ronde_kernels::ShortFormat;
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::device::RowCopy;
+use crate::device::kernel::{CopyRowsKernel, FillKernel, RowCopy};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, Tensors};
@@ -150,7 +150,12 @@ fn copy_values(copy: RowCopy, from: &Activation, to: &mut Activation, tensors: T
     let device = tensors.device();
     if to.packed_format().is_none() {
         let from = from.unpacked(device);
-        device.copy_rows(copy, from.values(), to.values_mut(device));
+        CopyRowsKernel {
+            copy,
+            from: from.values(),
+            to: to.values_mut(device),
+        }
+        .run_on(device);
         return;
     }
     let half = |[row, start]: [usize; 2]| [row / 2, start / 2];
@@ -159,7 +164,12 @@ fn copy_values(copy: RowCopy, from: &Activation, to: &mut Activation, tensors: T
         to: half(copy.to),
         length: copy.length / 2,
     };
-    device.copy_rows(copy, from.packed_values(), to.packed_values_mut());
+    CopyRowsKernel {
+        copy,
+        from: from.packed_values(),
+        to: to.packed_values_mut(),
+    }
+    .run_on(device);
 }
 
 /// A part of one dimension.
@@ -214,7 +224,9 @@ impl GraphOperation for TakeSlice {
         let part = std::slice::from_ref(&self.part);
         let mut found = self.rows.unwritten(tensors, &shape, [&gradient], part);
         let blocks = tensors.blocks(found.elements());
-        blocks.run([], [&mut found], |_, [], [to]| device.fill(to, 0.0));
+        blocks.run([], [&mut found], |_, [], [to]| {
+            FillKernel { to, value: 0.0 }.run_on(device)
+        });
         self.rows.put(tensors, &gradient, &self.part, &mut found);
         vec![Some(found)]
     }

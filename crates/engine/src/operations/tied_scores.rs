@@ -15,6 +15,7 @@ use ronde_core::Shard;
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
+use crate::device::kernel::{AddKernel, MultiplyKernel};
 use crate::device::{Device, DeviceSliceMut};
 use crate::error::EngineError;
 use crate::graph::Computation;
@@ -74,7 +75,11 @@ impl TiedTable {
                 layer: "head".to_owned(),
                 shard,
             })?;
-        device.add(gradient, part.values());
+        AddKernel {
+            y: gradient,
+            x: part.values(),
+        }
+        .run_on(device);
         Ok(())
     }
 }
@@ -145,7 +150,13 @@ impl GraphOperation for TiedScores {
         let blocks = tensors.blocks_of_products(self.rows(&x));
         blocks.run([&x], [&mut y], |rows, [of_x], [to]| {
             let left = x.matrix(of_x, rows.len(), self.width);
-            device.multiply(left, right, to, false);
+            MultiplyKernel {
+                left,
+                right,
+                to,
+                adds: false,
+            }
+            .run_on(device);
         });
         Ok((y, SavedTiedScores { x, vectors, shard }))
     }
@@ -168,8 +179,20 @@ impl GraphOperation for TiedScores {
             let x = x.matrix(of_x, rows.len(), self.width);
             let given = gradient.matrix(given, rows.len(), self.tokens);
             let of_vectors = part.values_mut(device);
-            device.multiply(given.transposed(), x, of_vectors, rows.start > 0);
-            device.multiply(given, vectors, to, false);
+            MultiplyKernel {
+                left: given.transposed(),
+                right: x,
+                to: of_vectors,
+                adds: rows.start > 0,
+            }
+            .run_on(device);
+            MultiplyKernel {
+                left: given,
+                right: vectors,
+                to,
+                adds: false,
+            }
+            .run_on(device);
         });
         self.table.values().gradients.insert(saved.shard, part);
         vec![Some(found)]

@@ -5,6 +5,7 @@ use ronde_core::Shard;
 use super::{Concatenate, TakeSlice, only};
 use crate::activation::Activation;
 use crate::context::{ForwardContext, Mode};
+use crate::device::kernel::FillKernel;
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{
@@ -238,7 +239,11 @@ impl GraphNode for SliceTokens {
                 .division
                 .own_shape(given.gradient.shape(), &self.place.own());
             let mut found = tensors.unwritten(&shape);
-            device.fill(found.values_mut(device), 0.0);
+            FillKernel {
+                to: found.values_mut(device),
+                value: 0.0,
+            }
+            .run_on(device);
             let (_, runs) = runs_of_block(&self.division, self.block, &self.place);
             let back = runs.into_iter().map(|run| CopiedTokens {
                 from: run.to,

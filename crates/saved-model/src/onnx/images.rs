@@ -1,7 +1,8 @@
 //! Operations on images as ONNX nodes.
 
 use ronde_core::layout::TensorEntry;
-use ronde_engine::{AverageAreas, GroupedConvolution, PlaneMap, SlidingWindow};
+use ronde_engine::device::kernel::PlaneMap;
+use ronde_engine::{AverageAreas, GroupedConvolution, SlidingWindow};
 
 use super::graph::Attribute;
 use super::translate::Translator;

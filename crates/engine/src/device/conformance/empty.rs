@@ -5,11 +5,19 @@ use ronde_kernels::{
     SlidingWindow,
 };
 
-use super::shared_cases::run_attention;
+use super::runs::{self, ConvolutionRun};
+use super::shared_cases::{run_attention, sums_of_batch};
 use super::{KernelComparison, unwritten, values, writable};
 use crate::context::ForwardContext;
-use crate::device::{
-    AffineSlices, DeviceBuffer, DrawnRows, MatrixSlice, PlaneMap, RowCopy, TableRows,
+use crate::device::DeviceBuffer;
+use crate::device::kernel::{
+    ActivateKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
+    BatchInputGradientKernel, BatchNormByKernel, BatchNormGradientKernel, BatchNormKernel,
+    CopyRowsKernel, DrawDropoutKernel, DrawnRows, FillKernel, GroupNormGradientKernel,
+    GroupNormKernel, LayerNormGradientKernel, LayerNormKernel, MatrixSlice, MaxPoolGradientKernel,
+    MaxPoolKernel, MultiplyByKernel, MultiplyKernel, PackKernel, PlaneMap, RectifyGradientKernel,
+    RectifyKernel, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel,
+    TableRows, UnpackKernel,
 };
 
 /// Returns buffers of zeros.
@@ -22,6 +30,7 @@ impl KernelComparison<'_> {
         self.empty_matrices();
         self.no_images();
         self.empty_batch_norm();
+        self.statistics_of_no_channels();
         self.no_rows_to_normalise();
         self.empty_attention();
         self.empty_tables();
@@ -47,7 +56,13 @@ impl KernelComparison<'_> {
                         &|device, x, to| {
                             let left = MatrixSlice::new(x[0], rows, inner).rounded_to(format);
                             let right = MatrixSlice::new(x[1], inner, columns).rounded_to(format);
-                            device.multiply(left, right, to[0].slice_mut(), adds);
+                            MultiplyKernel {
+                                left,
+                                right,
+                                to: to[0].slice_mut(),
+                                adds,
+                            }
+                            .run_on(device);
                         },
                     );
                 }
@@ -60,8 +75,16 @@ impl KernelComparison<'_> {
             &zeros([4, 0]),
             &|device, x, to| {
                 let [sums, repeated] = writable(to);
-                device.sum_rows(x[0], sums);
-                device.repeat_row(x[1], repeated);
+                SumRowsKernel {
+                    rows: x[0],
+                    to: sums,
+                }
+                .run_on(device);
+                RepeatRowKernel {
+                    row: x[1],
+                    to: repeated,
+                }
+                .run_on(device);
             },
         );
     }
@@ -90,13 +113,20 @@ impl KernelComparison<'_> {
                     &zeros([0, 0, weights]),
                     &|device, x, to| {
                         let [y, dx, dw] = writable(to);
-                        device.convolve(&shape, format, 0, x[0], x[1], y);
-                        device.convolve_input_gradient(&shape, format, 0, x[1], x[0], dx);
-                        device.convolve_weight_gradient(&shape, None, 0, x[0], x[0], dw);
+                        ConvolutionRun {
+                            shape,
+                            format,
+                            samples: 0,
+                        }
+                        .run(device, [x[0], x[1], x[0]], [y, dx, dw]);
                     },
                 );
             }
         }
+        self.no_planes();
+    }
+
+    fn no_planes(&mut self) {
         let (size, window) = ([7, 6], SlidingWindow::new(3, 2, 1));
         let areas = AverageAreas {
             size,
@@ -116,14 +146,37 @@ impl KernelComparison<'_> {
             &zeros([3, 0, 0, 0]),
             &|device, x, to| {
                 let [sums, y, from, dx] = writable(to);
-                device.sum_channels(x[0], 5, sums);
-                device.max_pool(size, window, x[0], y, from);
-                device.max_pool_gradient(size, window, x[0], x[0], dx);
+                SumChannelsKernel {
+                    x: x[0],
+                    places: 5,
+                    to: sums,
+                }
+                .run_on(device);
+                MaxPoolKernel {
+                    size,
+                    window,
+                    x: x[0],
+                    y,
+                    from,
+                }
+                .run_on(device);
+                MaxPoolGradientKernel {
+                    size,
+                    window,
+                    dy: x[0],
+                    from: x[0],
+                    dx,
+                }
+                .run_on(device);
                 for map in maps {
                     let [_, y, dx, channels] = writable(to);
-                    device.map_planes(map, x[0], y);
-                    device.map_planes_gradient(map, x[0], dx);
-                    device.add_to_channels(channels, 5, x[1]);
+                    runs::map_planes(device, map, [x[0], x[0]], [y, dx]);
+                    AddToChannelsKernel {
+                        y: channels,
+                        places: 5,
+                        added: x[1],
+                    }
+                    .run_on(device);
                 }
             },
         );
@@ -145,27 +198,104 @@ impl KernelComparison<'_> {
                 &[6, 2, 2, 2, 2, 10, 0].map(unwritten),
                 &[vec![empty_statistics], zeros([2, 2, 2, 2, 10, 0])].concat(),
                 &|device, x, to| {
-                    let affine = AffineSlices {
+                    let (sums, all) = sums_of_batch(device, shape, [x[0], x[0], x[2]]);
+                    let [statistics, dgamma, dbeta, of_gamma, of_beta, found, y] = writable(to);
+                    BatchNormKernel {
+                        shape,
+                        x: x[0],
                         gamma: x[1],
                         beta: x[1],
-                    };
-                    let inputs = [x[0], x[0], x[0], x[1]];
-                    let sums = device.batch_gradient_sums(&shape, x[0], x[0], x[2]);
-                    let moments = device.batch_moments(&shape, x[0]);
-                    let all: Vec<f32> = moments.iter().chain(&sums).map(|x| *x as f32).collect();
-                    let [statistics, dgamma, dbeta, of_gamma, of_beta, found, y] = writable(to);
-                    device.batch_norm(&shape, x[0], affine, None, y, statistics);
+                        added: None,
+                        y,
+                        statistics,
+                    }
+                    .run_on(device);
                     device.write(&all, found);
-                    device.batch_affine_gradients(&shape, &sums, x[2], [of_gamma, of_beta]);
+                    BatchAffineGradientsKernel {
+                        shape,
+                        own: sums.to_vec(),
+                        statistics: x[2],
+                        of_gamma,
+                        of_beta,
+                    }
+                    .run_on(device);
                     let mut none = device.allocate(0);
-                    let gradients = [none.slice_mut(), dgamma, dbeta];
-                    device.batch_norm_gradient(&shape, inputs, x[2], gradients, None);
-                    device.batch_norm_by(&shape, x[0], affine, None, none.slice_mut(), x[2]);
-                    let dy = none.slice_mut();
-                    device.batch_input_gradient(&shape, x[0], x[1], x[2], &sums, dy);
+                    let (x, gamma, statistics) = (x[0], x[1], x[2]);
+                    BatchNormGradientKernel {
+                        shape,
+                        x,
+                        y: x,
+                        dy: x,
+                        gamma,
+                        statistics,
+                        dx: none.slice_mut(),
+                        of_gamma: dgamma,
+                        of_beta: dbeta,
+                        of_added: None,
+                    }
+                    .run_on(device);
+                    BatchNormByKernel {
+                        shape,
+                        x,
+                        gamma,
+                        beta: gamma,
+                        added: None,
+                        y: none.slice_mut(),
+                        statistics,
+                    }
+                    .run_on(device);
                 },
             );
         }
+    }
+
+    fn statistics_of_no_channels(&mut self) {
+        let shape = BatchNorm {
+            samples: 2,
+            channels: 0,
+            places: 4,
+            epsilon: 0.25,
+            rectified: false,
+        };
+        let no_samples = BatchNorm {
+            samples: 0,
+            channels: 2,
+            ..shape
+        };
+        let empty = [vec![], vec![], vec![], vec![]];
+        let inputs = [&empty[..3], &[values(2, 64), values(6, 65)]].concat();
+        self.known_case(
+            "statistics of no channels, and gradients without samples",
+            &inputs,
+            &empty,
+            &empty,
+            &|device, x, to| {
+                let [statistics, mean, variance, dy] = writable(to);
+                let moved = [statistics, mean, variance];
+                runs::running_statistics(device, [x[0], x[1], x[2]], moved);
+                let mut dy = dy;
+                for (shape, gamma, statistics) in [(shape, x[1], x[2]), (no_samples, x[3], x[4])] {
+                    BatchInputGradientKernel {
+                        shape,
+                        x: x[0],
+                        gamma,
+                        statistics,
+                        summed: vec![0.0; shape.sums_len()],
+                        dy: dy.reborrow(),
+                    }
+                    .run_on(device);
+                }
+                let [of_gamma, of_beta, _, _] = writable(to);
+                BatchAffineGradientsKernel {
+                    shape,
+                    own: vec![8.0],
+                    statistics: x[2],
+                    of_gamma,
+                    of_beta,
+                }
+                .run_on(device);
+            },
+        );
     }
 
     fn no_rows_to_normalise(&mut self) {
@@ -182,21 +312,49 @@ impl KernelComparison<'_> {
             &[6, 6, 6, 6].map(unwritten),
             &zeros([6, 6, 6, 6]),
             &|device, x, to| {
-                let affine = AffineSlices {
-                    gamma: x[1],
-                    beta: x[1],
-                };
                 let mut none: Vec<DeviceBuffer> = (0..2).map(|_| device.allocate(0)).collect();
                 let [y, statistics] = writable(&mut none);
-                device.group_norm(&shape, x[0], affine, y, statistics);
+                GroupNormKernel {
+                    shape,
+                    x: x[0],
+                    gamma: x[1],
+                    beta: x[1],
+                    y,
+                    statistics,
+                }
+                .run_on(device);
                 let [y, statistics] = writable(&mut none);
-                device.layer_norm(x[0], affine, 1e-5, y, statistics);
-                let inputs = [x[0], x[0], x[1]];
+                LayerNormKernel {
+                    x: x[0],
+                    gamma: x[1],
+                    beta: x[1],
+                    epsilon: 1e-5,
+                    y,
+                    statistics,
+                }
+                .run_on(device);
                 let [dgamma, dbeta, of_gamma, of_beta] = writable(to);
-                let gradients = [none[0].slice_mut(), dgamma, dbeta];
-                device.group_norm_gradient(&shape, inputs, x[0], gradients);
-                let gradients = [none[0].slice_mut(), of_gamma, of_beta];
-                device.layer_norm_gradient(inputs, x[0], gradients);
+                GroupNormGradientKernel {
+                    shape,
+                    x: x[0],
+                    dy: x[0],
+                    gamma: x[1],
+                    statistics: x[0],
+                    dx: none[0].slice_mut(),
+                    of_gamma: dgamma,
+                    of_beta: dbeta,
+                }
+                .run_on(device);
+                LayerNormGradientKernel {
+                    x: x[0],
+                    dy: x[0],
+                    gamma: x[1],
+                    statistics: x[0],
+                    dx: none[0].slice_mut(),
+                    of_gamma,
+                    of_beta,
+                }
+                .run_on(device);
             },
         );
     }
@@ -237,8 +395,7 @@ impl KernelComparison<'_> {
             &zeros([0, 4 * 5, 3 * 5]),
             &|device, x, to| {
                 let [y, vectors, positions] = writable(to);
-                device.embed(5, x[0], [x[1], x[2]], y);
-                device.embed_gradient(5, x[0], x[0], [vectors, positions]);
+                runs::embed(device, 5, [x[0], x[1], x[2], x[0]], [y, vectors, positions]);
             },
         );
         let rows = TableRows {
@@ -246,17 +403,27 @@ impl KernelComparison<'_> {
             first: 4,
             count: 8,
         };
-        self.known_case(
-            "embed_rows without tokens of the rows",
-            &[vec![1.0, 3.0], values(4 * 5, 73), values(2 * 5, 74)],
-            &[2 * 5, 4 * 5].map(unwritten),
-            &zeros([2 * 5, 4 * 5]),
-            &|device, x, to| {
-                let [y, gradient] = writable(to);
-                device.embed_rows(rows, x[0], x[1], y);
-                device.embed_rows_gradient(rows, x[0], x[2], gradient);
-            },
-        );
+        for tokens in [vec![], vec![1.0, 3.0]] {
+            let length = tokens.len() * 5;
+            let name = format!("embed_rows without tokens of the rows among {tokens:?}");
+            let inputs = [tokens, values(4 * 5, 73), values(length, 74)];
+            let outputs = [length, 4 * 5];
+            let expected = zeros(outputs);
+            self.known_case(
+                &name,
+                &inputs,
+                &outputs.map(unwritten),
+                &expected,
+                &|device, x, to| {
+                    let [y, gradient] = writable(to);
+                    runs::embed_rows(device, rows, [x[0], x[1], x[2]], [y, gradient]);
+                },
+            );
+        }
+        self.no_distances_and_factors();
+    }
+
+    fn no_distances_and_factors(&mut self) {
         for (points, centres) in [(0, 3), (4, 0)] {
             self.known_case(
                 &format!("squared_distances of {points} points and {centres} centres"),
@@ -265,10 +432,9 @@ impl KernelComparison<'_> {
                 &zeros([0, points * 5, centres * 5]),
                 &|device, x, to| {
                     let [y, of_points, of_centres] = writable(to);
-                    device.squared_distances(5, [x[0], x[1]], y);
-                    device.point_gradients(5, [x[0], x[1]], x[2], of_points);
                     let scales = vec![1.0; centres];
-                    device.centre_gradients(5, [x[0], x[1]], x[2], &scales, of_centres);
+                    let to = [y, of_points, of_centres];
+                    runs::distances(device, &scales, [x[0], x[1], x[2]], to);
                 },
             );
         }
@@ -282,9 +448,8 @@ impl KernelComparison<'_> {
             &outputs.map(unwritten),
             &zeros(outputs),
             &|device, x, to| {
-                let [y, gradients @ ..]: [_; 6] = writable(to);
-                device.factor_scores(3, x[5], [x[0], x[1], x[2], x[3], x[4]], y);
-                device.factor_gradients(3, x[5], [x[0], x[1]], x[5], gradients);
+                let all = writable(to);
+                runs::factors(device, [x[0], x[1], x[2], x[3], x[4]], [x[5], x[5]], all);
             },
         );
     }
@@ -304,27 +469,89 @@ impl KernelComparison<'_> {
             &empty,
             &empty,
             &|device, x, to| {
-                let write = |kernel: &mut dyn FnMut(&mut DeviceBuffer)| {
-                    kernel(&mut device.allocate(0));
-                };
-                write(&mut |to| device.add(to.slice_mut(), x[0]));
-                write(&mut |to| device.multiply_by(to.slice_mut(), x[0]));
-                write(&mut |to| device.rectify(to.slice_mut()));
-                write(&mut |to| device.rectify_gradient(x[0], x[1], to.slice_mut()));
-                write(&mut |to| {
-                    let drawn = DrawnRows::all(0);
-                    device.draw_dropout(&context, 0.3, 2, drawn, to.slice_mut());
-                });
-                write(&mut |to| device.copy_rows(copy, x[0], to.slice_mut()));
-                let function = ronde_kernels::ActivationFunction::Gelu;
-                let [y, slope] = writable(to);
-                device.activate(function, x[0], y, Some(slope));
-                for format in [ShortFormat::Bf16, ShortFormat::F16] {
-                    write(&mut |to| device.round(format, to.slice_mut()));
-                    write(&mut |to| device.pack(format, x[0], to.slice_mut()));
-                    write(&mut |to| device.unpack(format, x[0], to.slice_mut()));
+                let mut none = device.allocate(0);
+                let x = x[0];
+                AddKernel {
+                    y: none.slice_mut(),
+                    x,
                 }
+                .run_on(device);
+                MultiplyByKernel {
+                    y: none.slice_mut(),
+                    factors: x,
+                }
+                .run_on(device);
+                RectifyKernel {
+                    y: none.slice_mut(),
+                }
+                .run_on(device);
+                FillKernel {
+                    to: none.slice_mut(),
+                    value: 2.5,
+                }
+                .run_on(device);
+                RectifyGradientKernel {
+                    y: x,
+                    dy: x,
+                    dx: none.slice_mut(),
+                }
+                .run_on(device);
+                DrawDropoutKernel {
+                    context,
+                    probability: 0.3,
+                    index: 2,
+                    drawn: DrawnRows::all(0),
+                    to: none.slice_mut(),
+                }
+                .run_on(device);
+                CopyRowsKernel {
+                    copy,
+                    from: x,
+                    to: none.slice_mut(),
+                }
+                .run_on(device);
+                let [y, slope] = writable(to);
+                ActivateKernel {
+                    function: ronde_kernels::ActivationFunction::Gelu,
+                    x,
+                    y,
+                    slope: Some(slope),
+                }
+                .run_on(device);
             },
         );
+        self.no_short_values();
+    }
+
+    fn no_short_values(&mut self) {
+        let empty = [vec![]];
+        for format in [ShortFormat::Bf16, ShortFormat::F16] {
+            self.known_case(
+                "short formats of no elements",
+                &empty,
+                &empty,
+                &empty,
+                &|device, x, to| {
+                    let x = x[0];
+                    RoundKernel {
+                        format,
+                        values: to[0].slice_mut(),
+                    }
+                    .run_on(device);
+                    PackKernel {
+                        format,
+                        values: x,
+                        packed: to[0].slice_mut(),
+                    }
+                    .run_on(device);
+                    UnpackKernel {
+                        format,
+                        packed: x,
+                        values: to[0].slice_mut(),
+                    }
+                    .run_on(device);
+                },
+            );
+        }
     }
 }

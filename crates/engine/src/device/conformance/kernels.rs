@@ -5,10 +5,17 @@ use ronde_kernels::{
     SlidingWindow,
 };
 
-use super::shared_cases::{AttentionCase, SampleNorm};
+use super::runs::{self, ConvolutionRun};
+use super::shared_cases::{AttentionCase, SampleNorm, sums_of_batch};
 use super::{KernelComparison, rounded, unwritten, values, writable};
 use crate::context::{ForwardContext, Mode};
-use crate::device::{AffineSlices, DrawnRows, MatrixSlice, PlaneMap, RowCopy, TableRows};
+use crate::device::kernel::{
+    ActivateKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
+    BatchInputGradientKernel, CopyKernel, CopyRowsKernel, DrawDropoutKernel, DrawnRows, FillKernel,
+    MatrixSlice, MultiplyByKernel, MultiplyKernel, PackKernel, PlaneMap, RectifyGradientKernel,
+    RectifyKernel, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel,
+    TableRows, UnpackKernel,
+};
 
 impl KernelComparison<'_> {
     pub(super) fn ordinary_values(&mut self) {
@@ -32,14 +39,26 @@ impl KernelComparison<'_> {
             &[values(37, 1)],
             &[unwritten(37)],
             &|device, x, to| {
-                device.copy(x[0], to[0].slice_mut());
+                CopyKernel {
+                    from: x[0],
+                    to: to[0].slice_mut(),
+                }
+                .run_on(device);
             },
         );
         self.case("fill", &[], &[unwritten(5)], &|device, _, to| {
-            device.fill(to[0].slice_mut(), 2.5);
+            FillKernel {
+                to: to[0].slice_mut(),
+                value: 2.5,
+            }
+            .run_on(device);
         });
         self.case("an empty buffer", &[vec![]], &[vec![]], &|device, x, to| {
-            device.copy(x[0], to[0].slice_mut());
+            CopyKernel {
+                from: x[0],
+                to: to[0].slice_mut(),
+            }
+            .run_on(device);
         });
     }
 
@@ -73,7 +92,13 @@ impl KernelComparison<'_> {
                             view.rounded_to(formats[index])
                         };
                         let (left, right) = (view(0, [rows, inner]), view(1, [inner, columns]));
-                        device.multiply(left, right, to[0].slice_mut(), adds);
+                        MultiplyKernel {
+                            left,
+                            right,
+                            to: to[0].slice_mut(),
+                            adds,
+                        }
+                        .run_on(device);
                     },
                 );
             }
@@ -86,8 +111,16 @@ impl KernelComparison<'_> {
             &outputs,
             &|device, x, to| {
                 let [repeated, sums] = writable(to);
-                device.repeat_row(x[0], repeated);
-                device.sum_rows(x[1], sums);
+                RepeatRowKernel {
+                    row: x[0],
+                    to: repeated,
+                }
+                .run_on(device);
+                SumRowsKernel {
+                    rows: x[1],
+                    to: sums,
+                }
+                .run_on(device);
             },
         );
     }
@@ -130,9 +163,12 @@ impl KernelComparison<'_> {
                     &outputs,
                     &|device, x, to| {
                         let [y, dx, dw] = writable(to);
-                        device.convolve(&shape, format, samples, x[0], x[1], y);
-                        device.convolve_input_gradient(&shape, format, samples, x[1], x[2], dx);
-                        device.convolve_weight_gradient(&shape, format, samples, x[0], x[2], dw);
+                        ConvolutionRun {
+                            shape,
+                            format,
+                            samples,
+                        }
+                        .run(device, [x[0], x[1], x[2]], [y, dx, dw]);
                     },
                 );
             }
@@ -141,8 +177,18 @@ impl KernelComparison<'_> {
         let outputs = [values(2 * 4 * 6, 12), unwritten(4)];
         self.case("sums of channels", &inputs, &outputs, &|device, x, to| {
             let [y, sums] = writable(to);
-            device.add_to_channels(y, 6, x[0]);
-            device.sum_channels(x[1], 6, sums);
+            AddToChannelsKernel {
+                y,
+                places: 6,
+                added: x[0],
+            }
+            .run_on(device);
+            SumChannelsKernel {
+                x: x[1],
+                places: 6,
+                to: sums,
+            }
+            .run_on(device);
         });
     }
 
@@ -151,10 +197,7 @@ impl KernelComparison<'_> {
         let images = [values(4 * 42, 13), values(4 * 12, 14)];
         let outputs = [unwritten(4 * 12), vec![0.0; 4 * 12], unwritten(4 * 42)];
         self.case("max_pool", &images, &outputs, &|device, x, to| {
-            let [y, from, _] = writable(to);
-            device.max_pool(size, window, x[0], y, from);
-            let (left, right) = to.split_at_mut(2);
-            device.max_pool_gradient(size, window, x[1], left[1].slice(), right[0].slice_mut());
+            runs::max_pool(device, (size, window), [x[0], x[1]], to);
         });
         let areas = AverageAreas {
             size,
@@ -170,8 +213,7 @@ impl KernelComparison<'_> {
             let outputs = [unwritten(4 * results), unwritten(4 * 42)];
             self.case(&format!("{map:?}"), &inputs, &outputs, &|device, x, to| {
                 let [y, dx] = writable(to);
-                device.map_planes(map, x[0], y);
-                device.map_planes_gradient(map, x[1], dx);
+                runs::map_planes(device, map, [x[0], x[1]], [y, dx]);
             });
         }
     }
@@ -194,28 +236,7 @@ impl KernelComparison<'_> {
                 &inputs,
                 &outputs,
                 &|device, x, to| {
-                    let affine = AffineSlices {
-                        gamma: x[3],
-                        beta: x[4],
-                    };
-                    let added = adds.then_some(x[2]);
-                    let (first, rest) = to.split_at_mut(2);
-                    let [y, statistics] = writable(first);
-                    device.batch_norm(&shape, x[0], affine, added, y, statistics);
-                    let statistics = first[1].slice();
-                    let [dx, dgamma, dbeta, dadded, again, _, mean, variance] = writable(rest);
-                    let inputs = [x[0], first[0].slice(), x[1], x[3]];
-                    let gradients = [dx, dgamma, dbeta];
-                    device.batch_norm_gradient(
-                        &shape,
-                        inputs,
-                        statistics,
-                        gradients,
-                        adds.then_some(dadded),
-                    );
-                    device.batch_norm_by(&shape, x[0], affine, added, again, statistics);
-                    device.move_statistics([x[4], x[5]], statistics, 0.1, [mean, variance]);
-                    device.known_statistics([x[4], x[5]], 1e-5, rest[5].slice_mut());
+                    runs::batch_norm(device, (shape, adds), x, to);
                 },
             );
         }
@@ -233,12 +254,25 @@ impl KernelComparison<'_> {
         let inputs = [values(120, 23), values(120, 24), statistics, values(3, 25)];
         let outputs = [values(120, 26), unwritten(3), unwritten(3), unwritten(14)];
         self.case("sums over shards", &inputs, &outputs, &|device, x, to| {
-            let moments = device.batch_moments(&shape, x[0]);
-            let sums = device.batch_gradient_sums(&shape, x[0], x[1], x[2]);
-            let all: Vec<f32> = moments.iter().chain(&sums).map(|sum| *sum as f32).collect();
+            let (sums, all) = sums_of_batch(device, shape, [x[0], x[1], x[2]]);
             let [dy, dgamma, dbeta, found] = writable(to);
-            device.batch_input_gradient(&shape, x[0], x[3], x[2], &sums, dy);
-            device.batch_affine_gradients(&shape, &sums, x[2], [dgamma, dbeta]);
+            BatchInputGradientKernel {
+                shape,
+                x: x[0],
+                gamma: x[3],
+                statistics: x[2],
+                summed: sums.to_vec(),
+                dy,
+            }
+            .run_on(device);
+            BatchAffineGradientsKernel {
+                shape,
+                own: sums.to_vec(),
+                statistics: x[2],
+                of_gamma: dgamma,
+                of_beta: dbeta,
+            }
+            .run_on(device);
             device.write(&all, found);
         });
     }
@@ -275,8 +309,7 @@ impl KernelComparison<'_> {
         let outputs = [6 * 5, 4 * 5, 3 * 5].map(unwritten);
         self.case("embed", &inputs, &outputs, &|device, x, to| {
             let [y, vectors, positions] = writable(to);
-            device.embed(5, x[0], [x[1], x[2]], y);
-            device.embed_gradient(5, x[0], x[3], [vectors, positions]);
+            runs::embed(device, 5, [x[0], x[1], x[2], x[3]], [y, vectors, positions]);
         });
     }
 
@@ -291,8 +324,7 @@ impl KernelComparison<'_> {
         };
         self.case("embed_rows", &inputs, &outputs, &|device, x, to| {
             let [y, gradient] = writable(to);
-            device.embed_rows(rows, x[0], x[1], y);
-            device.embed_rows_gradient(rows, x[0], x[2], gradient);
+            runs::embed_rows(device, rows, [x[0], x[1], x[2]], [y, gradient]);
         });
     }
 
@@ -301,10 +333,13 @@ impl KernelComparison<'_> {
         let outputs = [4 * 3, 4 * 5, 3 * 5].map(unwritten);
         self.case("squared_distances", &inputs, &outputs, &|device, x, to| {
             let [y, of_points, of_centres] = writable(to);
-            device.squared_distances(5, [x[0], x[1]], y);
-            device.point_gradients(5, [x[0], x[1]], x[2], of_points);
             let scales = [1.0, 0.5, 3.0];
-            device.centre_gradients(5, [x[0], x[1]], x[2], &scales, of_centres);
+            runs::distances(
+                device,
+                &scales,
+                [x[0], x[1], x[2]],
+                [y, of_points, of_centres],
+            );
         });
         let lengths = [4 * 3, 2 * 3, 4, 2, 1];
         let mut inputs: Vec<Vec<f32>> = (47..).zip(lengths).map(|(s, n)| values(n, s)).collect();
@@ -312,9 +347,8 @@ impl KernelComparison<'_> {
         inputs.push(values(3, 52));
         let outputs = [3, 4 * 3, 2 * 3, 4, 2, 1].map(unwritten);
         self.case("factor_scores", &inputs, &outputs, &|device, x, to| {
-            let [y, gradients @ ..]: [_; 6] = writable(to);
-            device.factor_scores(3, x[5], [x[0], x[1], x[2], x[3], x[4]], y);
-            device.factor_gradients(3, x[5], [x[0], x[1]], x[6], gradients);
+            let all = writable(to);
+            runs::factors(device, [x[0], x[1], x[2], x[3], x[4]], [x[5], x[6]], all);
         });
     }
 
@@ -332,33 +366,66 @@ impl KernelComparison<'_> {
             &outputs,
             &|device, x, to| {
                 let [sum, product, rectified, gradient] = writable(to);
-                device.add(sum, x[0]);
-                device.multiply_by(product, x[0]);
-                device.rectify(rectified);
-                device.rectify_gradient(x[0], x[1], gradient);
+                AddKernel { y: sum, x: x[0] }.run_on(device);
+                MultiplyByKernel {
+                    y: product,
+                    factors: x[0],
+                }
+                .run_on(device);
+                RectifyKernel { y: rectified }.run_on(device);
+                RectifyGradientKernel {
+                    y: x[0],
+                    dy: x[1],
+                    dx: gradient,
+                }
+                .run_on(device);
             },
         );
+        self.random_and_copied_values();
+        let inputs = &inputs[..1];
         use ActivationFunction::{Gelu, Sigmoid, Silu, Tanh};
         for function in [Gelu, Silu, Sigmoid, Tanh] {
             let outputs = [unwritten(50), unwritten(50), unwritten(50)];
             self.case(
                 &format!("{function:?}"),
-                &inputs,
+                inputs,
                 &outputs,
                 &|device, x, to| {
                     let [y, slope, alone] = writable(to);
-                    device.activate(function, x[0], y, Some(slope));
-                    device.activate(function, x[0], alone, None);
+                    ActivateKernel {
+                        function,
+                        x: x[0],
+                        y,
+                        slope: Some(slope),
+                    }
+                    .run_on(device);
+                    ActivateKernel {
+                        function,
+                        x: x[0],
+                        y: alone,
+                        slope: None,
+                    }
+                    .run_on(device);
                 },
             );
         }
+    }
+
+    fn random_and_copied_values(&mut self) {
         let context = ForwardContext {
             mode: Mode::Train,
             ..ForwardContext::evaluate()
         };
         self.case("draw_dropout", &[], &[unwritten(50)], &|device, _, to| {
             let drawn = DrawnRows::all(50);
-            device.draw_dropout(&context, 0.3, 2, drawn, to[0].slice_mut());
+            DrawDropoutKernel {
+                context,
+                probability: 0.3,
+                index: 2,
+                drawn,
+                to: to[0].slice_mut(),
+            }
+            .run_on(device);
         });
         self.case(
             "draw_dropout of a part",
@@ -370,7 +437,14 @@ impl KernelComparison<'_> {
                     first: 3,
                     length: 4,
                 };
-                device.draw_dropout(&context, 0.3, 2, drawn, to[0].slice_mut());
+                DrawDropoutKernel {
+                    context,
+                    probability: 0.3,
+                    index: 2,
+                    drawn,
+                    to: to[0].slice_mut(),
+                }
+                .run_on(device);
             },
         );
         let copy = RowCopy {
@@ -383,7 +457,12 @@ impl KernelComparison<'_> {
             &[values(50, 42)],
             &[values(30, 43)],
             &|device, x, to| {
-                device.copy_rows(copy, x[0], to[0].slice_mut());
+                CopyRowsKernel {
+                    copy,
+                    from: x[0],
+                    to: to[0].slice_mut(),
+                }
+                .run_on(device);
             },
         );
     }
@@ -406,17 +485,41 @@ impl KernelComparison<'_> {
                     let [rounded, whole, in_parts] = writable(to);
                     let [mut own, mut of_parts] =
                         [(); 2].map(|()| device.allocate(ShortFormat::packed_length(LENGTH)));
-                    device.round(format, rounded);
-                    device.pack(format, x[0], own.slice_mut());
+                    RoundKernel {
+                        format,
+                        values: rounded,
+                    }
+                    .run_on(device);
+                    PackKernel {
+                        format,
+                        values: x[0],
+                        packed: own.slice_mut(),
+                    }
+                    .run_on(device);
                     for part in &parts {
                         let to = of_parts.slice_mut().range(floats(part));
-                        device.pack(format, x[0].range(part.clone()), to);
+                        PackKernel {
+                            format,
+                            values: x[0].range(part.clone()),
+                            packed: to,
+                        }
+                        .run_on(device);
                     }
-                    device.unpack(format, of_parts.slice(), whole);
+                    UnpackKernel {
+                        format,
+                        packed: of_parts.slice(),
+                        values: whole,
+                    }
+                    .run_on(device);
                     let mut in_parts = in_parts;
                     for part in &parts {
                         let to = in_parts.reborrow().range(part.clone());
-                        device.unpack(format, own.slice().range(floats(part)), to);
+                        UnpackKernel {
+                            format,
+                            packed: own.slice().range(floats(part)),
+                            values: to,
+                        }
+                        .run_on(device);
                     }
                 },
             );

@@ -1,12 +1,17 @@
 //! The results of kernels for NaN and infinite values.
 
+use crate::device::kernel::{
+    ActivateKernel, AttendKernel, BatchNormKernel, CopyKernel, EmbedGradientKernel, EmbedKernel,
+    FillKernel, MatrixSlice, MultiplyKernel, PackKernel, RectifyGradientKernel, RectifyKernel,
+    RoundKernel, UnpackKernel,
+};
 use ronde_kernels::{
     ActivationFunction, Attention, BatchNorm, Convolution, GroupedConvolution, ShortFormat,
     SlidingWindow,
 };
 
+use super::runs::{self, ConvolutionRun};
 use super::{KernelComparison, unwritten, values, writable};
-use crate::device::{AffineSlices, MatrixSlice};
 
 const NAN: f32 = f32::NAN;
 const INFINITE: f32 = f32::INFINITY;
@@ -41,7 +46,13 @@ impl KernelComparison<'_> {
                 &|device, x, to| {
                     let left = MatrixSlice::new(x[0], 3, 2).rounded_to(format);
                     let right = MatrixSlice::new(x[1], 2, 1).rounded_to(format);
-                    device.multiply(left, right, to[0].slice_mut(), false);
+                    MultiplyKernel {
+                        left,
+                        right,
+                        to: to[0].slice_mut(),
+                        adds: false,
+                    }
+                    .run_on(device);
                 },
             );
         }
@@ -66,9 +77,12 @@ impl KernelComparison<'_> {
                     &[vec![NAN; results], vec![0.0; images], vec![NAN; weights]],
                     &|device, x, to| {
                         let [y, dx, dw] = writable(to);
-                        device.convolve(&shape, None, 1, x[0], x[1], y);
-                        device.convolve_input_gradient(&shape, None, 1, x[1], x[3], dx);
-                        device.convolve_weight_gradient(&shape, None, 1, x[0], x[3], dw);
+                        ConvolutionRun {
+                            shape,
+                            format: None,
+                            samples: 1,
+                        }
+                        .run(device, [x[0], x[1], x[3]], [y, dx, dw]);
                     },
                 );
             }
@@ -97,11 +111,7 @@ impl KernelComparison<'_> {
                 &[2, 2, 6].map(unwritten),
                 &[y.to_vec(), positions(&from), dx],
                 &|device, x, to| {
-                    let [y, from, _] = writable(to);
-                    device.max_pool([2, 3], window, x[0], y, from);
-                    let (left, right) = to.split_at_mut(2);
-                    let (from, dx) = (left[1].slice(), right[0].slice_mut());
-                    device.max_pool_gradient([2, 3], window, x[1], from, dx);
+                    runs::max_pool(device, ([2, 3], window), [x[0], x[1]], to);
                 },
             );
         }
@@ -132,7 +142,15 @@ impl KernelComparison<'_> {
                 &|device, x, to| {
                     let mut statistics = device.allocate(shape.elements()[2]);
                     let y = to[0].slice_mut();
-                    device.attend(&shape, [x[0], x[1]], &[], y, statistics.slice_mut());
+                    AttendKernel {
+                        shape,
+                        queries: x[0],
+                        keys_values: x[1],
+                        lengths: Vec::new(),
+                        y,
+                        statistics: statistics.slice_mut(),
+                    }
+                    .run_on(device);
                 },
             );
         }
@@ -153,9 +171,21 @@ impl KernelComparison<'_> {
             ],
             &|device, x, to| {
                 let [rectified, gradient] = writable(to);
-                device.copy(x[0], rectified);
-                device.rectify_gradient(x[1], x[2], gradient);
-                device.rectify(to[0].slice_mut());
+                CopyKernel {
+                    from: x[0],
+                    to: rectified,
+                }
+                .run_on(device);
+                RectifyGradientKernel {
+                    y: x[1],
+                    dy: x[2],
+                    dx: gradient,
+                }
+                .run_on(device);
+                RectifyKernel {
+                    y: to[0].slice_mut(),
+                }
+                .run_on(device);
             },
         );
         let shape = BatchNorm {
@@ -178,12 +208,17 @@ impl KernelComparison<'_> {
                 &[12, 6].map(unwritten),
                 &[known],
                 &|device, x, to| {
-                    let affine = AffineSlices {
+                    let [y, statistics] = writable(to);
+                    BatchNormKernel {
+                        shape,
+                        x: x[0],
                         gamma: x[1],
                         beta: x[2],
-                    };
-                    let [y, statistics] = writable(to);
-                    device.batch_norm(&shape, x[0], affine, None, y, statistics);
+                        added: None,
+                        y,
+                        statistics,
+                    }
+                    .run_on(device);
                 },
             );
         }
@@ -203,7 +238,13 @@ impl KernelComparison<'_> {
                 &[3, 3].map(unwritten),
                 &|device, x, to| {
                     let [y, slope] = writable(to);
-                    device.activate(function, x[0], y, Some(slope));
+                    ActivateKernel {
+                        function,
+                        x: x[0],
+                        y,
+                        slope: Some(slope),
+                    }
+                    .run_on(device);
                 },
             );
             let fits = |got: f32, limit: f32| {
@@ -234,11 +275,25 @@ impl KernelComparison<'_> {
                 &|device, x, to| {
                     let mut packed = device.allocate(ShortFormat::packed_length(7));
                     let [values, of_packed] = writable(to);
-                    device.copy(x[0], values);
-                    device.pack(format, x[0], packed.slice_mut());
-                    device.unpack(format, packed.slice(), of_packed);
+                    CopyKernel {
+                        from: x[0],
+                        to: values,
+                    }
+                    .run_on(device);
+                    PackKernel {
+                        format,
+                        values: x[0],
+                        packed: packed.slice_mut(),
+                    }
+                    .run_on(device);
+                    UnpackKernel {
+                        format,
+                        packed: packed.slice(),
+                        values: of_packed,
+                    }
+                    .run_on(device);
                     let [values, _] = writable(to);
-                    device.round(format, values);
+                    RoundKernel { format, values }.run_on(device);
                 },
             );
         }
@@ -256,10 +311,28 @@ impl KernelComparison<'_> {
             &[vec![1.0, 4.0, 1.0], vec![2.0, 0.0, 1.0], vec![3.0]],
             &|device, x, to| {
                 let [y, vectors, positions] = writable(to);
-                device.embed(1, x[0], [x[1], x[2]], y);
+                EmbedKernel {
+                    width: 1,
+                    tokens: x[0],
+                    vectors: x[1],
+                    positions: x[2],
+                    y,
+                }
+                .run_on(device);
                 let mut ones = device.allocate(3);
-                device.fill(ones.slice_mut(), 1.0);
-                device.embed_gradient(1, x[0], ones.slice(), [vectors, positions]);
+                FillKernel {
+                    to: ones.slice_mut(),
+                    value: 1.0,
+                }
+                .run_on(device);
+                EmbedGradientKernel {
+                    width: 1,
+                    tokens: x[0],
+                    dy: ones.slice(),
+                    of_vectors: vectors,
+                    of_positions: positions,
+                }
+                .run_on(device);
             },
         );
     }

@@ -1,13 +1,19 @@
 //! How far NaN and infinite values reach.
 
+use crate::device::kernel::{
+    ActivateKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
+    BatchInputGradientKernel, CopyKernel, CopyRowsKernel, FillKernel, MatrixSlice,
+    MultiplyByKernel, MultiplyKernel, PackKernel, PlaneMap, RepeatRowKernel, RoundKernel, RowCopy,
+    SumChannelsKernel, SumRowsKernel, TableRows, UnpackKernel,
+};
 use ronde_kernels::{
     ActivationFunction, AverageAreas, BatchNorm, Convolution, GroupedConvolution, ShortFormat,
     SlidingWindow,
 };
 
-use super::shared_cases::{AttentionCase, SampleNorm};
-use super::{Kernel, KernelComparison, rounded, unwritten, values, writable};
-use crate::device::{AffineSlices, MatrixSlice, PlaneMap, TableRows};
+use super::runs::{self, ConvolutionRun};
+use super::shared_cases::{AttentionCase, SampleNorm, sums_of_batch};
+use super::{KernelComparison, KernelRun, rounded, unwritten, values, writable};
 
 /// Two values whose exchange changes each output that depends on them, by more than rounding hides. All formats but f16
 /// represent them.
@@ -34,6 +40,7 @@ impl KernelComparison<'_> {
         self.through_convolutions();
         self.through_planes();
         self.through_batch_norms();
+        self.through_sums_over_shards();
         self.through_norms_of_samples();
         self.through_attention();
         self.through_rows_of_tables();
@@ -49,9 +56,12 @@ impl KernelComparison<'_> {
         inputs: &[Vec<f32>],
         with: &[Reaching],
         outputs: &[usize],
-        kernel: Kernel<'_>,
+        kernel: KernelRun<'_>,
     ) {
         let outputs: Vec<_> = outputs.iter().map(|length| unwritten(*length)).collect();
+        if !self.concerns(inputs, &outputs, kernel) {
+            return;
+        }
         for &reach in with {
             let (Exactly(input) | AtLeast(input)) = reach;
             for element in chosen(inputs[input].len()) {
@@ -114,7 +124,13 @@ impl KernelComparison<'_> {
                     &|device, x, to| {
                         let left = MatrixSlice::new(x[0], rows, inner).rounded_to(format);
                         let right = MatrixSlice::new(x[1], inner, columns).rounded_to(format);
-                        device.multiply(left, right, to[0].slice_mut(), false);
+                        MultiplyKernel {
+                            left,
+                            right,
+                            to: to[0].slice_mut(),
+                            adds: false,
+                        }
+                        .run_on(device);
                     },
                 );
             }
@@ -126,8 +142,17 @@ impl KernelComparison<'_> {
             &[6, 2],
             &|device, x, to| {
                 let [rows, channels] = writable(to);
-                device.sum_rows(x[0], rows);
-                device.sum_channels(x[0], 4, channels);
+                SumRowsKernel {
+                    rows: x[0],
+                    to: rows,
+                }
+                .run_on(device);
+                SumChannelsKernel {
+                    x: x[0],
+                    places: 4,
+                    to: channels,
+                }
+                .run_on(device);
             },
         );
     }
@@ -157,9 +182,12 @@ impl KernelComparison<'_> {
                     &[results, images, weights],
                     &|device, x, to| {
                         let [y, dx, dw] = writable(to);
-                        device.convolve(&shape, format, 2, x[0], x[1], y);
-                        device.convolve_input_gradient(&shape, format, 2, x[1], x[2], dx);
-                        device.convolve_weight_gradient(&shape, None, 2, x[0], x[2], dw);
+                        ConvolutionRun {
+                            shape,
+                            format,
+                            samples: 2,
+                        }
+                        .run(device, [x[0], x[1], x[2]], [y, dx, dw]);
                     },
                 );
             }
@@ -188,8 +216,7 @@ impl KernelComparison<'_> {
                 &lengths,
                 &|device, x, to| {
                     let [y, dx] = writable(to);
-                    device.map_planes(map, x[0], y);
-                    device.map_planes_gradient(map, x[1], dx);
+                    runs::map_planes(device, map, [x[0], x[1]], [y, dx]);
                 },
             );
         }
@@ -216,45 +243,14 @@ impl KernelComparison<'_> {
         self.reaches(
             "batch_norm",
             &inputs,
-            &[
-                Exactly(0),
-                Exactly(1),
-                Exactly(2),
-                Exactly(3),
-                Exactly(4),
-                Exactly(5),
-            ],
+            &[0, 1, 2, 3, 4, 5].map(Exactly),
             &outputs,
             &|device, x, to| {
-                let affine = AffineSlices {
-                    gamma: x[3],
-                    beta: x[4],
-                };
-                let (first, rest) = to.split_at_mut(2);
-                let [y, statistics] = writable(first);
-                device.batch_norm(&shape, x[0], affine, Some(x[2]), y, statistics);
-                let statistics = first[1].slice();
-                let sums = device.batch_gradient_sums(&shape, x[0], x[1], statistics);
-                let moments = device.batch_moments(&shape, x[0]);
-                let summed: Vec<f32> = moments.iter().chain(&sums).map(|sum| *sum as f32).collect();
-                let [
-                    dx,
-                    dgamma,
-                    dbeta,
-                    of_added,
-                    again,
-                    known,
-                    mean,
-                    variance,
-                    found,
-                ] = writable(rest);
-                let inputs = [x[0], first[0].slice(), x[1], x[3]];
-                let gradients = [dx, dgamma, dbeta];
-                device.batch_norm_gradient(&shape, inputs, statistics, gradients, Some(of_added));
-                device.batch_norm_by(&shape, x[0], affine, Some(x[2]), again, statistics);
-                device.move_statistics([x[4], x[5]], statistics, 0.1, [mean, variance]);
-                device.known_statistics([x[4], x[5]], 1e-5, known);
-                device.write(&summed, found);
+                let (found, to) = to.split_last_mut().expect("a case has outputs");
+                runs::batch_norm(device, (shape, true), x, to);
+                let statistics = to[1].slice();
+                let (_, summed) = sums_of_batch(device, shape, [x[0], x[1], statistics]);
+                device.write(&summed, found.slice_mut());
             },
         );
     }
@@ -265,7 +261,7 @@ impl KernelComparison<'_> {
             let inputs = seeds.map(|(length, seed)| values(length, seed));
             let with = [0, 1, 2, 3].map(Exactly);
             let outputs = [120, statistics, 120, affine, affine];
-            let run: Kernel<'_> = &|device, x, to| norm.run(device, x, to);
+            let run: KernelRun<'_> = &|device, x, to| norm.run(device, x, to);
             self.reaches(name, &inputs, &with, &outputs, run);
         }
     }
@@ -279,7 +275,7 @@ impl KernelComparison<'_> {
             let outputs = [asking, asking, looked_at];
             let name = format!("{shape:?} with the lengths {lengths:?}");
             let with = [0, 1, 2].map(if shape.causal { AtLeast } else { Exactly });
-            let run: Kernel<'_> = &|device, x, to| attention.run(device, x, to);
+            let run: KernelRun<'_> = &|device, x, to| attention.run(device, x, to);
             self.reaches(&name, &inputs, &with, &outputs, run);
         }
     }
@@ -302,8 +298,7 @@ impl KernelComparison<'_> {
             &[6 * 5, 2 * 5],
             &|device, x, to| {
                 let [y, gradient] = writable(to);
-                device.embed_rows(rows, x[0], x[1], y);
-                device.embed_rows_gradient(rows, x[0], x[2], gradient);
+                runs::embed_rows(device, rows, [x[0], x[1], x[2]], [y, gradient]);
             },
         );
     }
@@ -323,8 +318,7 @@ impl KernelComparison<'_> {
             &outputs,
             &|device, x, to| {
                 let [y, vectors, positions] = writable(to);
-                device.embed(5, x[0], [x[1], x[2]], y);
-                device.embed_gradient(5, x[0], x[3], [vectors, positions]);
+                runs::embed(device, 5, [x[0], x[1], x[2], x[3]], [y, vectors, positions]);
             },
         );
         let inputs = [values(4 * 5, 103), values(3 * 5, 104), values(4 * 3, 105)];
@@ -337,9 +331,12 @@ impl KernelComparison<'_> {
             &outputs,
             &|device, x, to| {
                 let [y, of_points, of_centres] = writable(to);
-                device.squared_distances(5, [x[0], x[1]], y);
-                device.point_gradients(5, [x[0], x[1]], x[2], of_points);
-                device.centre_gradients(5, [x[0], x[1]], x[2], &[1.0, 0.5, 3.0], of_centres);
+                runs::distances(
+                    device,
+                    &[1.0, 0.5, 3.0],
+                    [x[0], x[1], x[2]],
+                    [y, of_points, of_centres],
+                );
             },
         );
         let lengths = [4 * 3, 2 * 3, 4, 2, 1, 3];
@@ -359,9 +356,99 @@ impl KernelComparison<'_> {
             ],
             &outputs,
             &|device, x, to| {
-                let [y, gradients @ ..]: [_; 6] = writable(to);
-                device.factor_scores(3, x[6], [x[0], x[1], x[2], x[3], x[4]], y);
-                device.factor_gradients(3, x[6], [x[0], x[1]], x[5], gradients);
+                let all = writable(to);
+                runs::factors(device, [x[0], x[1], x[2], x[3], x[4]], [x[6], x[5]], all);
+            },
+        );
+    }
+
+    fn through_rows(&mut self) {
+        let copy = RowCopy {
+            from: [10, 3],
+            to: [6, 2],
+            length: 4,
+        };
+        self.reaches(
+            "repeat_row, add_to_channels and copy_rows",
+            &[values(10, 116), values(5, 117), values(50, 118)],
+            &[Exactly(0), Exactly(1)],
+            &[50, 50, 6],
+            &|device, x, to| {
+                let [repeated, channels, copied] = writable(to);
+                RepeatRowKernel {
+                    row: x[0],
+                    to: repeated,
+                }
+                .run_on(device);
+                CopyKernel {
+                    from: x[2],
+                    to: channels,
+                }
+                .run_on(device);
+                FillKernel {
+                    to: copied,
+                    value: 0.5,
+                }
+                .run_on(device);
+                let [_, channels, copied] = writable(to);
+                AddToChannelsKernel {
+                    y: channels,
+                    added: x[1],
+                    places: 5,
+                }
+                .run_on(device);
+                CopyRowsKernel {
+                    copy,
+                    from: x[0],
+                    to: copied,
+                }
+                .run_on(device);
+            },
+        );
+    }
+
+    fn through_sums_over_shards(&mut self) {
+        let shape = BatchNorm {
+            samples: 2,
+            channels: 3,
+            places: 20,
+            epsilon: 1e-5,
+            rectified: false,
+        };
+        // Mean, variance and inverse deviation of the channels.
+        let statistics = [values(3, 119), vec![0.5; 3], vec![1.25; 3]].concat();
+        let inputs = [
+            values(120, 120),
+            values(120, 121),
+            values(3, 122),
+            statistics,
+        ];
+        let sums: Vec<f64> = (0..shape.sums_len()).map(|sum| sum as f64 + 0.5).collect();
+        self.reaches(
+            "batch_input_gradient and batch_affine_gradients",
+            &inputs,
+            &[Exactly(0), Exactly(1), Exactly(2), Exactly(3)],
+            &[120, 3, 3],
+            &|device, x, to| {
+                let [dy, of_gamma, of_beta] = writable(to);
+                CopyKernel { from: x[1], to: dy }.run_on(device);
+                BatchAffineGradientsKernel {
+                    shape,
+                    own: sums.clone(),
+                    statistics: x[3],
+                    of_gamma,
+                    of_beta,
+                }
+                .run_on(device);
+                BatchInputGradientKernel {
+                    shape,
+                    x: x[0],
+                    gamma: x[2],
+                    statistics: x[3],
+                    summed: sums.clone(),
+                    dy: to[0].slice_mut(),
+                }
+                .run_on(device);
             },
         );
     }
@@ -375,30 +462,77 @@ impl KernelComparison<'_> {
             &[50, 50],
             &|device, x, to| {
                 let [sum, product] = writable(to);
-                device.copy(x[0], sum);
-                device.copy(x[0], product);
+                CopyKernel {
+                    from: x[0],
+                    to: sum,
+                }
+                .run_on(device);
+                CopyKernel {
+                    from: x[0],
+                    to: product,
+                }
+                .run_on(device);
                 let [sum, product] = writable(to);
-                device.add(sum, x[1]);
-                device.multiply_by(product, x[1]);
+                AddKernel { y: sum, x: x[1] }.run_on(device);
+                MultiplyByKernel {
+                    y: product,
+                    factors: x[1],
+                }
+                .run_on(device);
             },
         );
+        self.through_rows();
         use ActivationFunction::{Gelu, Sigmoid, Silu, Tanh};
         for function in [Gelu, Silu, Sigmoid, Tanh] {
             let (name, inputs) = (format!("{function:?}"), &inputs[..1]);
             self.reaches(&name, inputs, &[Exactly(0)], &[50, 50], &|device, x, to| {
                 let [y, slope] = writable(to);
-                device.activate(function, x[0], y, Some(slope));
+                ActivateKernel {
+                    function,
+                    x: x[0],
+                    y,
+                    slope: Some(slope),
+                }
+                .run_on(device);
             });
         }
-        let (name, inputs) = ("bf16", &inputs[..1]);
-        self.reaches(name, inputs, &[Exactly(0)], &[50, 50], &|device, x, to| {
-            let mut packed = device.allocate(25);
-            let [values, unpacked] = writable(to);
-            device.copy(x[0], values);
-            device.pack(ShortFormat::Bf16, x[0], packed.slice_mut());
-            device.unpack(ShortFormat::Bf16, packed.slice(), unpacked);
-            let [values, _] = writable(to);
-            device.round(ShortFormat::Bf16, values);
-        });
+        self.through_short_formats();
+    }
+
+    fn through_short_formats(&mut self) {
+        let inputs = [values(50, 112)];
+        self.reaches(
+            "bf16",
+            &inputs,
+            &[Exactly(0)],
+            &[50, 50],
+            &|device, x, to| {
+                let mut packed = device.allocate(25);
+                let [values, unpacked] = writable(to);
+                CopyKernel {
+                    from: x[0],
+                    to: values,
+                }
+                .run_on(device);
+                PackKernel {
+                    format: ShortFormat::Bf16,
+                    values: x[0],
+                    packed: packed.slice_mut(),
+                }
+                .run_on(device);
+                UnpackKernel {
+                    format: ShortFormat::Bf16,
+                    packed: packed.slice(),
+                    values: unpacked,
+                }
+                .run_on(device);
+                let [values, _] = writable(to);
+                RoundKernel {
+                    format: ShortFormat::Bf16,
+                    values,
+                }
+                .run_on(device);
+            },
+        );
     }
 }

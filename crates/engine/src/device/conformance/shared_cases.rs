@@ -1,9 +1,13 @@
 //! Cases of kernels that several checks run with other inputs.
 
-use ronde_kernels::{Attention, GroupNorm};
+use crate::device::kernel::{
+    AttendGradientKernel, AttendKernel, BatchGradientSumsKernel, BatchMomentsKernel,
+    GroupNormGradientKernel, GroupNormKernel, LayerNormGradientKernel, LayerNormKernel,
+};
+use crate::device::{Device, DeviceBuffer, DeviceSlice};
+use ronde_kernels::{Attention, BatchNorm, GroupNorm};
 
 use super::writable;
-use crate::device::{AffineSlices, Device, DeviceBuffer, DeviceSlice};
 
 /// A normalisation of each sample, with its gradients.
 pub(super) enum SampleNorm {
@@ -31,22 +35,54 @@ impl SampleNorm {
 
     /// Runs both passes with `[x, dy, gamma, beta]`; the outputs are `[y, statistics, dx, dgamma, dbeta]`.
     pub(super) fn run(&self, device: &dyn Device, x: &[DeviceSlice<'_>], to: &mut [DeviceBuffer]) {
-        let of = AffineSlices {
-            gamma: x[2],
-            beta: x[3],
-        };
         let (first, rest) = to.split_at_mut(2);
         let [y, statistics] = writable(first);
         let gradients = writable(rest);
-        let inputs = [x[0], x[1], x[2]];
         match self {
             Self::Group(shape) => {
-                device.group_norm(shape, x[0], of, y, statistics);
-                device.group_norm_gradient(shape, inputs, first[1].slice(), gradients);
+                GroupNormKernel {
+                    shape: *shape,
+                    x: x[0],
+                    gamma: x[2],
+                    beta: x[3],
+                    y,
+                    statistics,
+                }
+                .run_on(device);
+                let [dx, of_gamma, of_beta] = gradients;
+                GroupNormGradientKernel {
+                    shape: *shape,
+                    x: x[0],
+                    dy: x[1],
+                    gamma: x[2],
+                    statistics: first[1].slice(),
+                    dx,
+                    of_gamma,
+                    of_beta,
+                }
+                .run_on(device);
             }
             Self::Layer => {
-                device.layer_norm(x[0], of, 1e-5, y, statistics);
-                device.layer_norm_gradient(inputs, first[1].slice(), gradients);
+                LayerNormKernel {
+                    x: x[0],
+                    gamma: x[2],
+                    beta: x[3],
+                    epsilon: 1e-5,
+                    y,
+                    statistics,
+                }
+                .run_on(device);
+                let [dx, of_gamma, of_beta] = gradients;
+                LayerNormGradientKernel {
+                    x: x[0],
+                    dy: x[1],
+                    gamma: x[2],
+                    statistics: first[1].slice(),
+                    dx,
+                    of_gamma,
+                    of_beta,
+                }
+                .run_on(device);
             }
         }
     }
@@ -95,7 +131,53 @@ pub(super) fn run_attention(
 ) {
     let mut statistics = device.allocate(shape.elements()[2]);
     let [y, dq, dkv] = writable(to);
-    device.attend(shape, [x[0], x[1]], lengths, y, statistics.slice_mut());
-    let inputs = [x[0], x[1], statistics.slice(), x[2]];
-    device.attend_gradient(shape, None, inputs, lengths, [dq, dkv]);
+    AttendKernel {
+        shape: *shape,
+        queries: x[0],
+        keys_values: x[1],
+        lengths: lengths.to_vec(),
+        y,
+        statistics: statistics.slice_mut(),
+    }
+    .run_on(device);
+    AttendGradientKernel {
+        shape: *shape,
+        format: None,
+        queries: x[0],
+        keys_values: x[1],
+        statistics: statistics.slice(),
+        dy: x[2],
+        lengths: lengths.to_vec(),
+        of_queries: dq,
+        of_keys_values: dkv,
+    }
+    .run_on(device);
+}
+
+/// Returns the sums of [`BatchGradientSumsKernel`] of `[x, dy, statistics]`, and those of [`BatchMomentsKernel`] and the former
+/// together, in f32.
+pub(super) fn sums_of_batch(
+    device: &dyn Device,
+    shape: BatchNorm,
+    [x, dy, statistics]: [DeviceSlice<'_>; 3],
+) -> (Vec<f64>, Vec<f32>) {
+    let [mut moments, mut sums] = [(); 2].map(|()| device.allocate(2 * shape.sums_len()));
+    BatchMomentsKernel {
+        x,
+        sums: moments.slice_mut(),
+        shape,
+    }
+    .run_on(device);
+    BatchGradientSumsKernel {
+        x,
+        dy,
+        statistics,
+        sums: sums.slice_mut(),
+        shape,
+    }
+    .run_on(device);
+    let [moments, sums] = [moments, sums].map(|sums| sums.slice().to_f64());
+    let all = moments.iter().chain(&sums).map(|sum| *sum as f32);
+    let all = all.collect();
+    (sums, all)
 }

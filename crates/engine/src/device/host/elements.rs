@@ -1,11 +1,13 @@
 //! Functions of single elements and copies on the host.
 
-use ronde_kernels::{ActivationFunction, add_to, multiply_by, rectified, rectified_backward};
+use ronde_kernels::{add_to, multiply_by, rectified, rectified_backward};
 
 use super::HostDevice;
 use super::threads::{part, split};
-use crate::context::ForwardContext;
-use crate::device::{DeviceSlice, DeviceSliceMut, DrawnRows, ElementKernels, RowCopy};
+use crate::device::kernel::{
+    ActivateKernel, AddKernel, CopyRowsKernel, DrawDropoutKernel, ElementKernels, MultiplyByKernel,
+    OnHost, RectifyGradientKernel, RectifyKernel, RowCopy,
+};
 
 impl HostDevice {
     /// Calls `work` for parts of `y` and the same parts of `x`, which has as many elements.
@@ -20,24 +22,39 @@ impl HostDevice {
     }
 }
 
-impl ElementKernels for HostDevice {
-    fn add(&self, y: DeviceSliceMut<'_>, x: DeviceSlice<'_>) {
-        self.pairs(y.host(), x.host(), add_to);
+impl HostDevice {
+    pub(super) fn run_element(&self, kernel: ElementKernels<OnHost<'_>>) {
+        match kernel {
+            ElementKernels::Copy(kernel) => kernel.to.copy_from_slice(kernel.from),
+            ElementKernels::Fill(kernel) => kernel.to.fill(kernel.value),
+            ElementKernels::Add(kernel) => self.add(kernel),
+            ElementKernels::MultiplyBy(kernel) => self.multiply_by(kernel),
+            ElementKernels::Rectify(kernel) => self.rectify(kernel),
+            ElementKernels::RectifyGradient(kernel) => self.rectify_gradient(kernel),
+            ElementKernels::Activate(kernel) => self.activate(kernel),
+            ElementKernels::DrawDropout(kernel) => self.draw_dropout(kernel),
+            ElementKernels::CopyRows(kernel) => self.copy_rows(kernel),
+        }
     }
 
-    fn multiply_by(&self, y: DeviceSliceMut<'_>, factors: DeviceSlice<'_>) {
-        self.pairs(y.host(), factors.host(), multiply_by);
+    fn add(&self, AddKernel { y, x }: AddKernel<OnHost<'_>>) {
+        self.pairs(y, x, add_to);
     }
 
-    fn rectify(&self, y: DeviceSliceMut<'_>) {
-        let y = y.host();
+    fn multiply_by(&self, MultiplyByKernel { y, factors }: MultiplyByKernel<OnHost<'_>>) {
+        self.pairs(y, factors, multiply_by);
+    }
+
+    fn rectify(&self, RectifyKernel { y }: RectifyKernel<OnHost<'_>>) {
         let length = y.len();
         let ranges = self.threads.ranges(length, length);
         self.threads.each(split(y, length, &ranges), rectified);
     }
 
-    fn rectify_gradient(&self, y: DeviceSlice<'_>, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>) {
-        let (y, dy, dx) = (y.host(), dy.host(), dx.host());
+    pub(super) fn rectify_gradient(
+        &self,
+        RectifyGradientKernel { y, dy, dx }: RectifyGradientKernel<OnHost<'_>>,
+    ) {
         let length = y.len();
         let ranges = self.threads.ranges(length, length);
         let parts = split(dx, length, &ranges);
@@ -49,12 +66,13 @@ impl ElementKernels for HostDevice {
 
     fn activate(
         &self,
-        function: ActivationFunction,
-        x: DeviceSlice<'_>,
-        y: DeviceSliceMut<'_>,
-        slope: Option<DeviceSliceMut<'_>>,
+        ActivateKernel {
+            x,
+            y,
+            slope,
+            function,
+        }: ActivateKernel<OnHost<'_>>,
     ) {
-        let (x, y, slope) = (x.host(), y.host(), slope.map(DeviceSliceMut::host));
         let length = x.len();
         // A function takes as long as copying tens of values.
         let ranges = self.threads.ranges(length, 16 * length);
@@ -72,13 +90,15 @@ impl ElementKernels for HostDevice {
 
     fn draw_dropout(
         &self,
-        context: &ForwardContext,
-        probability: f64,
-        index: u64,
-        drawn: DrawnRows,
-        to: DeviceSliceMut<'_>,
+        DrawDropoutKernel {
+            to,
+            context,
+            probability,
+            index,
+            drawn,
+        }: DrawDropoutKernel<OnHost<'_>>,
     ) {
-        let rows = to.host().chunks_exact_mut(drawn.length.max(1));
+        let rows = to.chunks_exact_mut(drawn.length.max(1));
         for (number, to) in rows.enumerate() {
             let first = (number * drawn.row + drawn.first) as u64;
             if !context.draw_dropout_from(to, probability, index, first) {
@@ -87,14 +107,14 @@ impl ElementKernels for HostDevice {
         }
     }
 
-    fn copy_rows(&self, copy: RowCopy, from: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {
+    fn copy_rows(&self, CopyRowsKernel { from, to, copy }: CopyRowsKernel<OnHost<'_>>) {
         let RowCopy {
             from: [from_row, from_start],
             to: [to_row, to_start],
             length,
         } = copy;
-        let from = from.host().chunks_exact(from_row.max(1));
-        for (to, from) in to.host().chunks_exact_mut(to_row.max(1)).zip(from) {
+        let from = from.chunks_exact(from_row.max(1));
+        for (to, from) in to.chunks_exact_mut(to_row.max(1)).zip(from) {
             to[to_start..to_start + length].copy_from_slice(&from[from_start..][..length]);
         }
     }

@@ -3,14 +3,18 @@
 use std::ops::Range;
 
 use ronde_kernels::{
-    ConvolutionDivision, GroupedConvolution, ShortFormat, SlidingWindow, add_to_channels,
-    average_pool, average_pool_backward, channel_sums, max_pool, max_pool_backward, upsample,
-    upsample_backward,
+    ConvolutionDivision, add_to_channels, average_pool, average_pool_backward, channel_sums,
+    max_pool, max_pool_backward, upsample, upsample_backward,
 };
 
 use super::HostDevice;
 use super::threads::{part, split};
-use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, ImageKernels, PlaneMap};
+use crate::device::kernel::{
+    AddToChannelsKernel, ConvolveInputGradientKernel, ConvolveKernel, ConvolveWeightGradientKernel,
+    ImageKernels, MapPlanesGradientKernel, MapPlanesKernel, MaxPoolGradientKernel, MaxPoolKernel,
+    OnHost, PlaneMap, SumChannelsKernel,
+};
+use crate::device::{Device, DeviceBuffer};
 
 /// The number of channels of the output whose weights get their gradients together.
 const OUTPUTS_TOGETHER: usize = 16;
@@ -62,21 +66,34 @@ impl HostDevice {
     }
 }
 
-impl ImageKernels for HostDevice {
+impl HostDevice {
+    pub(super) fn run_image(&self, kernel: ImageKernels<OnHost<'_>>) {
+        match kernel {
+            ImageKernels::Convolve(kernel) => self.convolve(kernel),
+            ImageKernels::ConvolveInputGradient(kernel) => self.convolve_input_gradient(kernel),
+            ImageKernels::ConvolveWeightGradient(kernel) => self.convolve_weight_gradient(kernel),
+            ImageKernels::AddToChannels(kernel) => self.add_to_channels(kernel),
+            ImageKernels::SumChannels(kernel) => self.sum_channels(kernel),
+            ImageKernels::MaxPool(kernel) => self.max_pool(kernel),
+            ImageKernels::MaxPoolGradient(kernel) => self.max_pool_gradient(kernel),
+            ImageKernels::MapPlanes(kernel) => self.map_planes(kernel),
+            ImageKernels::MapPlanesGradient(kernel) => self.map_planes_gradient(kernel),
+        }
+    }
+
     fn convolve(
         &self,
-        shape: &GroupedConvolution,
-        format: Option<ShortFormat>,
-        samples: usize,
-        x: DeviceSlice<'_>,
-        w: DeviceSlice<'_>,
-        y: DeviceSliceMut<'_>,
+        ConvolveKernel {
+            x,
+            w,
+            y,
+            shape,
+            format,
+            samples,
+        }: ConvolveKernel<OnHost<'_>>,
     ) {
-        if let Some(products) = &self.products {
-            return products.convolve(shape, samples, x, w, y);
-        }
+        let shape = &shape;
         let instructions = self.method.of(format);
-        let (x, w, y) = (x.host(), w.host(), y.host());
         let work = x.len() + y.len();
         match shape.each.division(samples) {
             ConvolutionDivision::Channels(together) if shape.groups == 1 => {
@@ -100,18 +117,17 @@ impl ImageKernels for HostDevice {
 
     fn convolve_input_gradient(
         &self,
-        shape: &GroupedConvolution,
-        format: Option<ShortFormat>,
-        samples: usize,
-        w: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
-        dx: DeviceSliceMut<'_>,
+        ConvolveInputGradientKernel {
+            w,
+            dy,
+            dx,
+            shape,
+            format,
+            samples,
+        }: ConvolveInputGradientKernel<OnHost<'_>>,
     ) {
-        if let Some(products) = &self.products {
-            return products.convolve_input_gradient(shape, samples, w, dy, dx);
-        }
+        let shape = &shape;
         let instructions = self.method.of(format);
-        let (w, dy, dx) = (w.host(), dy.host(), dx.host());
         let work = dy.len() + dx.len();
         let together = match shape.each.gradient_division(samples) {
             _ if shape.groups > 1 => 1,
@@ -134,18 +150,17 @@ impl ImageKernels for HostDevice {
 
     fn convolve_weight_gradient(
         &self,
-        shape: &GroupedConvolution,
-        format: Option<ShortFormat>,
-        samples: usize,
-        x: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
-        dw: DeviceSliceMut<'_>,
+        ConvolveWeightGradientKernel {
+            x,
+            dy,
+            dw,
+            shape,
+            format,
+            samples,
+        }: ConvolveWeightGradientKernel<OnHost<'_>>,
     ) {
-        if let Some(products) = &self.products {
-            return products.convolve_weight_gradient(shape, samples, x, dy, dw);
-        }
+        let shape = &shape;
         let instructions = self.method.of(format);
-        let (x, dy, dw) = (x.host(), dy.host(), dw.host());
         if shape.groups > 1 {
             return shape.weight_gradient(instructions, samples, x, dy, dw);
         }
@@ -160,8 +175,10 @@ impl ImageKernels for HostDevice {
             });
     }
 
-    fn add_to_channels(&self, y: DeviceSliceMut<'_>, places: usize, added: DeviceSlice<'_>) {
-        let (y, added) = (y.host(), added.host());
+    fn add_to_channels(
+        &self,
+        AddToChannelsKernel { y, added, places }: AddToChannelsKernel<OnHost<'_>>,
+    ) {
         let samples = y.len() / (added.len() * places).max(1);
         let ranges = self.threads.ranges(samples, y.len());
         self.threads.each(split(y, samples, &ranges), |y| {
@@ -169,8 +186,14 @@ impl ImageKernels for HostDevice {
         });
     }
 
-    fn sum_channels(&self, x: DeviceSlice<'_>, places: usize, to: DeviceSliceMut<'_>) {
-        let (x, sums) = (x.host(), to.host());
+    fn sum_channels(
+        &self,
+        SumChannelsKernel {
+            x,
+            to: sums,
+            places,
+        }: SumChannelsKernel<OnHost<'_>>,
+    ) {
         let samples = x.len() / (sums.len() * places).max(1);
         let ranges = self.threads.ranges(samples, x.len());
         if ranges.len() == 1 {
@@ -193,13 +216,14 @@ impl ImageKernels for HostDevice {
 
     fn max_pool(
         &self,
-        size: [usize; 2],
-        window: SlidingWindow,
-        x: DeviceSlice<'_>,
-        y: DeviceSliceMut<'_>,
-        from: DeviceSliceMut<'_>,
+        MaxPoolKernel {
+            x,
+            y,
+            from,
+            size,
+            window,
+        }: MaxPoolKernel<OnHost<'_>>,
     ) {
-        let (x, y, from) = (x.host(), y.host(), from.host());
         let planes = x.len() / (size[0] * size[1]).max(1);
         let ranges = self.threads.ranges(planes, x.len());
         let parts = split(y, planes, &ranges).into_iter();
@@ -213,13 +237,14 @@ impl ImageKernels for HostDevice {
 
     fn max_pool_gradient(
         &self,
-        size: [usize; 2],
-        window: SlidingWindow,
-        dy: DeviceSlice<'_>,
-        from: DeviceSlice<'_>,
-        dx: DeviceSliceMut<'_>,
+        MaxPoolGradientKernel {
+            dy,
+            from,
+            dx,
+            size,
+            window,
+        }: MaxPoolGradientKernel<OnHost<'_>>,
     ) {
-        let (dy, from, dx) = (dy.host(), from.host(), dx.host());
         let planes = dx.len() / (size[0] * size[1]).max(1);
         let ranges = self.threads.ranges(planes, dx.len());
         let parts = split(dx, planes, &ranges);
@@ -230,8 +255,7 @@ impl ImageKernels for HostDevice {
             });
     }
 
-    fn map_planes(&self, map: PlaneMap, x: DeviceSlice<'_>, y: DeviceSliceMut<'_>) {
-        let (x, y) = (x.host(), y.host());
+    fn map_planes(&self, MapPlanesKernel { x, y, map }: MapPlanesKernel<OnHost<'_>>) {
         let planes = x.len() / map.elements();
         let ranges = self.threads.ranges(planes, x.len() + y.len());
         let parts = split(y, planes, &ranges);
@@ -246,8 +270,10 @@ impl ImageKernels for HostDevice {
         self.threads.each(ranges.iter().zip(parts).collect(), one);
     }
 
-    fn map_planes_gradient(&self, map: PlaneMap, dy: DeviceSlice<'_>, dx: DeviceSliceMut<'_>) {
-        let (dy, dx) = (dy.host(), dx.host());
+    fn map_planes_gradient(
+        &self,
+        MapPlanesGradientKernel { dy, dx, map }: MapPlanesGradientKernel<OnHost<'_>>,
+    ) {
         let planes = dx.len() / map.elements();
         let ranges = self.threads.ranges(planes, dx.len() + dy.len());
         let parts = split(dx, planes, &ranges);

@@ -4,10 +4,12 @@ use ronde_kernels::{Matrix, add_row_parts, multiply_with};
 
 use super::HostDevice;
 use super::threads::split;
-use crate::device::{DeviceSlice, DeviceSliceMut, MatrixKernels, MatrixSlice};
+use crate::device::kernel::{
+    MatrixKernels, MatrixOf, MultiplyKernel, OnHost, RepeatRowKernel, SumRowsKernel,
+};
 
-fn matrix(of: MatrixSlice<'_>) -> Matrix<'_> {
-    let matrix = Matrix::new(of.values.host(), of.rows, of.columns);
+fn matrix(of: MatrixOf<&[f32]>) -> Matrix<'_> {
+    let matrix = Matrix::new(of.values, of.rows, of.columns);
     if of.is_transposed {
         matrix.transposed()
     } else {
@@ -15,20 +17,27 @@ fn matrix(of: MatrixSlice<'_>) -> Matrix<'_> {
     }
 }
 
-impl MatrixKernels for HostDevice {
+impl HostDevice {
+    pub(super) fn run_matrix(&self, kernel: MatrixKernels<OnHost<'_>>) {
+        match kernel {
+            MatrixKernels::Multiply(kernel) => self.multiply(kernel),
+            MatrixKernels::RepeatRow(kernel) => self.repeat_row(kernel),
+            MatrixKernels::SumRows(kernel) => self.sum_rows(kernel),
+        }
+    }
+
     fn multiply(
         &self,
-        left: MatrixSlice<'_>,
-        right: MatrixSlice<'_>,
-        to: DeviceSliceMut<'_>,
-        adds: bool,
+        MultiplyKernel {
+            left,
+            right,
+            to,
+            adds,
+        }: MultiplyKernel<OnHost<'_>>,
     ) {
-        if let Some(products) = &self.products {
-            return products.multiply(left, right, to, adds);
-        }
         let format = left.format.filter(|_| left.format == right.format);
         let instructions = self.method.of(format);
-        let (left, right, to) = (matrix(left), matrix(right), to.host());
+        let (left, right) = (matrix(left), matrix(right));
         let rows = left.rows();
         // Each row of the output takes as many operations as reading the right matrix.
         let work = rows * right.rows() * right.columns() / 8;
@@ -40,8 +49,7 @@ impl MatrixKernels for HostDevice {
             });
     }
 
-    fn repeat_row(&self, row: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {
-        let (row, to) = (row.host(), to.host());
+    fn repeat_row(&self, RepeatRowKernel { row, to }: RepeatRowKernel<OnHost<'_>>) {
         let width = row.len().max(1);
         let rows = to.len() / width;
         let ranges = self.threads.ranges(rows, to.len());
@@ -52,8 +60,7 @@ impl MatrixKernels for HostDevice {
         });
     }
 
-    fn sum_rows(&self, rows: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {
-        let (rows, sums) = (rows.host(), to.host());
+    fn sum_rows(&self, SumRowsKernel { rows, to: sums }: SumRowsKernel<OnHost<'_>>) {
         let width = sums.len();
         let ranges = self.threads.ranges(width, rows.len());
         let parts = split(sums, width, &ranges);

@@ -9,18 +9,16 @@ use ronde_kernels::{
 
 use super::HostDevice;
 use super::threads::{part, split};
-use crate::device::{AffineSlices, DeviceSlice, DeviceSliceMut, ElementKernels, NormKernels};
-
-fn affine(of: AffineSlices<'_>) -> Affine<'_> {
-    Affine {
-        gamma: of.gamma.host(),
-        beta: of.beta.host(),
-    }
-}
+use crate::device::kernel::{
+    BatchAffineGradientsKernel, BatchGradientSumsKernel, BatchInputGradientKernel,
+    BatchMomentsKernel, BatchNormByKernel, BatchNormGradientKernel, BatchNormKernel,
+    GroupNormGradientKernel, GroupNormKernel, KnownStatisticsKernel, LayerNormGradientKernel,
+    LayerNormKernel, MoveStatisticsKernel, NormKernels, OnHost, RectifyGradientKernel,
+};
+use crate::device::write_f64;
 
 /// Reads statistics stored as `[3, C]`.
-fn read_statistics(from: DeviceSlice<'_>) -> BatchStatistics {
-    let values = from.host();
+fn read_statistics(values: &[f32]) -> BatchStatistics {
     let channels = values.len() / 3;
     let part = |index: usize| values[index * channels..(index + 1) * channels].to_vec();
     BatchStatistics {
@@ -36,8 +34,8 @@ pub(crate) fn statistics_values(found: &BatchStatistics) -> Vec<f32> {
 }
 
 /// Views statistics of rows or groups.
-fn pairs(of: DeviceSlice<'_>) -> &[[f32; 2]] {
-    of.host().as_chunks().0
+fn pairs(values: &[f32]) -> &[[f32; 2]] {
+    values.as_chunks().0
 }
 
 impl HostDevice {
@@ -139,20 +137,41 @@ fn of_samples(shape: &BatchNorm, samples: &Range<usize>) -> BatchNorm {
     }
 }
 
-impl NormKernels for HostDevice {
+impl HostDevice {
+    pub(super) fn run_norm(&self, kernel: NormKernels<OnHost<'_>>) {
+        match kernel {
+            NormKernels::Batch(kernel) => self.batch_norm(kernel),
+            NormKernels::BatchBy(kernel) => self.batch_norm_by(kernel),
+            NormKernels::BatchGradient(kernel) => self.batch_norm_gradient(kernel),
+            NormKernels::KnownStatistics(kernel) => self.known_statistics(kernel),
+            NormKernels::MoveStatistics(kernel) => self.move_statistics(kernel),
+            NormKernels::BatchMoments(kernel) => self.batch_moments(kernel),
+            NormKernels::BatchGradientSums(kernel) => self.batch_gradient_sums(kernel),
+            NormKernels::BatchInputGradient(kernel) => self.batch_input_gradient(kernel),
+            NormKernels::BatchAffineGradients(kernel) => self.batch_affine_gradients(kernel),
+            NormKernels::Group(kernel) => self.group_norm(kernel),
+            NormKernels::GroupGradient(kernel) => self.group_norm_gradient(kernel),
+            NormKernels::Layer(kernel) => self.layer_norm(kernel),
+            NormKernels::LayerGradient(kernel) => self.layer_norm_gradient(kernel),
+        }
+    }
+
     fn batch_norm(
         &self,
-        shape: &BatchNorm,
-        x: DeviceSlice<'_>,
-        of: AffineSlices<'_>,
-        added: Option<DeviceSlice<'_>>,
-        y: DeviceSliceMut<'_>,
-        statistics: DeviceSliceMut<'_>,
+        BatchNormKernel {
+            x,
+            gamma,
+            beta,
+            added,
+            y,
+            statistics,
+            shape,
+        }: BatchNormKernel<OnHost<'_>>,
     ) {
-        let (x, y, added) = (x.host(), y.host(), added.map(DeviceSlice::host));
+        let shape = &shape;
         let ranges = self.threads.ranges(shape.samples, x.len());
         let found = if ranges.len() == 1 {
-            shape.forward(x, affine(of), added, y)
+            shape.forward(x, Affine { gamma, beta }, added, y)
         } else {
             // Sums for each sample, added as one thread adds them.
             let one = of_samples(shape, &(0..1));
@@ -166,40 +185,46 @@ impl NormKernels for HostDevice {
                 one.squares(of_sample(sample), &mean)
             });
             let found = BatchStatistics::of_squares(&mean, &squares, count, shape.epsilon);
-            self.normalise(shape, x, &found, affine(of), (added, y));
+            self.normalise(shape, x, &found, Affine { gamma, beta }, (added, y));
             found
         };
-        statistics
-            .host()
-            .copy_from_slice(&statistics_values(&found));
+        statistics.copy_from_slice(&statistics_values(&found));
     }
 
     fn batch_norm_by(
         &self,
-        shape: &BatchNorm,
-        x: DeviceSlice<'_>,
-        of: AffineSlices<'_>,
-        added: Option<DeviceSlice<'_>>,
-        y: DeviceSliceMut<'_>,
-        statistics: DeviceSlice<'_>,
+        BatchNormByKernel {
+            x,
+            gamma,
+            beta,
+            added,
+            statistics,
+            y,
+            shape,
+        }: BatchNormByKernel<OnHost<'_>>,
     ) {
+        let shape = &shape;
         let known = read_statistics(statistics);
-        let added = added.map(DeviceSlice::host);
-        self.normalise(shape, x.host(), &known, affine(of), (added, y.host()));
+        self.normalise(shape, x, &known, Affine { gamma, beta }, (added, y));
     }
 
     fn batch_norm_gradient(
         &self,
-        shape: &BatchNorm,
-        [x, y, dy, gamma]: [DeviceSlice<'_>; 4],
-        statistics: DeviceSlice<'_>,
-        [input, of_gamma, of_beta]: [DeviceSliceMut<'_>; 3],
-        of_added: Option<DeviceSliceMut<'_>>,
+        BatchNormGradientKernel {
+            x,
+            y,
+            dy,
+            gamma,
+            statistics,
+            dx: input,
+            of_gamma,
+            of_beta,
+            of_added: added,
+            shape,
+        }: BatchNormGradientKernel<OnHost<'_>>,
     ) {
+        let shape = &shape;
         let statistics = read_statistics(statistics);
-        let (x, y, dy, gamma) = (x.host(), y.host(), dy.host(), gamma.host());
-        let (input, added) = (input.host(), of_added.map(DeviceSliceMut::host));
-        let (of_gamma, of_beta) = (of_gamma.host(), of_beta.host());
         let ranges = self.threads.ranges(shape.samples, x.len());
         if ranges.len() == 1 {
             let gradients = BatchNormGradients {
@@ -211,11 +236,8 @@ impl NormKernels for HostDevice {
             return shape.backward(x, y, dy, gamma, &statistics, gradients);
         }
         if shape.rectified {
-            self.rectify_gradient(
-                DeviceSlice::Host(y),
-                DeviceSlice::Host(dy),
-                DeviceSliceMut::Host(input),
-            );
+            let dx = &mut *input;
+            self.rectify_gradient(RectifyGradientKernel { y, dy, dx });
         } else {
             input.copy_from_slice(dy);
         }
@@ -229,95 +251,106 @@ impl NormKernels for HostDevice {
 
     fn known_statistics(
         &self,
-        [mean, variance]: [DeviceSlice<'_>; 2],
-        epsilon: f64,
-        statistics: DeviceSliceMut<'_>,
+        KnownStatisticsKernel {
+            mean,
+            variance,
+            statistics,
+            epsilon,
+        }: KnownStatisticsKernel<OnHost<'_>>,
     ) {
-        let known = BatchStatistics::known(mean.host(), variance.host(), epsilon);
-        statistics
-            .host()
-            .copy_from_slice(&statistics_values(&known));
+        let known = BatchStatistics::known(mean, variance, epsilon);
+        statistics.copy_from_slice(&statistics_values(&known));
     }
 
     fn move_statistics(
         &self,
-        running: [DeviceSlice<'_>; 2],
-        statistics: DeviceSlice<'_>,
-        momentum: f64,
-        to: [DeviceSliceMut<'_>; 2],
+        MoveStatisticsKernel {
+            mean,
+            variance,
+            statistics,
+            new_mean,
+            new_variance,
+            momentum,
+        }: MoveStatisticsKernel<OnHost<'_>>,
     ) {
-        let channels = statistics.length() / 3;
-        let parts = statistics.host().chunks_exact(channels.max(1));
-        for ((old, new), to) in running.into_iter().zip(parts).zip(to) {
-            for ((to, old), new) in to.host().iter_mut().zip(old.host()).zip(new) {
+        let channels = statistics.len() / 3;
+        let parts = statistics.chunks_exact(channels.max(1));
+        let running = [(mean, new_mean), (variance, new_variance)];
+        for ((old, to), new) in running.into_iter().zip(parts) {
+            for ((to, old), new) in to.iter_mut().zip(old).zip(new) {
                 *to = old * (1.0 - momentum) as f32 + new * momentum as f32;
             }
         }
     }
 
-    fn batch_moments(&self, shape: &BatchNorm, x: DeviceSlice<'_>) -> Vec<f64> {
-        shape.moments(x.host())
+    fn batch_moments(&self, BatchMomentsKernel { x, sums, shape }: BatchMomentsKernel<OnHost<'_>>) {
+        write_f64(&shape.moments(x), sums);
     }
 
     fn batch_gradient_sums(
         &self,
-        shape: &BatchNorm,
-        x: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
-        statistics: DeviceSlice<'_>,
-    ) -> Vec<f64> {
-        self.gradient_sums(shape, x.host(), dy.host(), &read_statistics(statistics))
+        BatchGradientSumsKernel {
+            x,
+            dy,
+            statistics,
+            sums,
+            shape,
+        }: BatchGradientSumsKernel<OnHost<'_>>,
+    ) {
+        let found = self.gradient_sums(&shape, x, dy, &read_statistics(statistics));
+        write_f64(&found, sums);
     }
 
     fn batch_input_gradient(
         &self,
-        shape: &BatchNorm,
-        x: DeviceSlice<'_>,
-        gamma: DeviceSlice<'_>,
-        statistics: DeviceSlice<'_>,
-        summed: &[f64],
-        dy: DeviceSliceMut<'_>,
+        BatchInputGradientKernel {
+            x,
+            gamma,
+            statistics,
+            dy,
+            shape,
+            summed,
+        }: BatchInputGradientKernel<OnHost<'_>>,
     ) {
         let statistics = read_statistics(statistics);
-        self.turn_gradient(
-            shape,
-            x.host(),
-            gamma.host(),
-            &statistics,
-            summed,
-            dy.host(),
-        );
+        self.turn_gradient(&shape, x, gamma, &statistics, &summed, dy);
     }
 
     fn batch_affine_gradients(
         &self,
-        shape: &BatchNorm,
-        own: &[f64],
-        statistics: DeviceSlice<'_>,
-        [gamma, beta]: [DeviceSliceMut<'_>; 2],
+        BatchAffineGradientsKernel {
+            statistics,
+            of_gamma,
+            of_beta,
+            shape,
+            own,
+        }: BatchAffineGradientsKernel<OnHost<'_>>,
     ) {
         let statistics = read_statistics(statistics);
-        shape.affine_gradients(own, &statistics, gamma.host(), beta.host());
+        shape.affine_gradients(&own, &statistics, of_gamma, of_beta);
     }
 
     fn group_norm(
         &self,
-        shape: &GroupNorm,
-        x: DeviceSlice<'_>,
-        of: AffineSlices<'_>,
-        y: DeviceSliceMut<'_>,
-        statistics: DeviceSliceMut<'_>,
+        GroupNormKernel {
+            x,
+            gamma,
+            beta,
+            y,
+            statistics,
+            shape,
+        }: GroupNormKernel<OnHost<'_>>,
     ) {
-        let (x, y, affine) = (x.host(), y.host(), affine(of));
+        let affine = Affine { gamma, beta };
         let samples = shape.samples;
         let ranges = self.threads.ranges(samples, x.len());
         let parts = split(y, samples, &ranges).into_iter();
-        let parts = parts.zip(split(statistics.host(), samples, &ranges));
+        let parts = parts.zip(split(statistics, samples, &ranges));
         self.threads
             .each(ranges.iter().zip(parts).collect(), |(range, (y, to))| {
                 let shape = GroupNorm {
                     samples: range.len(),
-                    ..*shape
+                    ..shape
                 };
                 let found = shape.forward(part(x, samples, range), affine, y);
                 to.copy_from_slice(found.as_flattened());
@@ -326,33 +359,39 @@ impl NormKernels for HostDevice {
 
     fn group_norm_gradient(
         &self,
-        shape: &GroupNorm,
-        [x, dy, gamma]: [DeviceSlice<'_>; 3],
-        statistics: DeviceSlice<'_>,
-        [input, of_gamma, of_beta]: [DeviceSliceMut<'_>; 3],
+        GroupNormGradientKernel {
+            x,
+            dy,
+            gamma,
+            statistics,
+            dx: input,
+            of_gamma,
+            of_beta,
+            shape,
+        }: GroupNormGradientKernel<OnHost<'_>>,
     ) {
-        let of_affine = [of_gamma.host(), of_beta.host()].map(|values| {
+        let of_affine = [of_gamma, of_beta].map(|values| {
             values.fill(0.0);
             values
         });
-        let (x, dy, gamma) = (x.host(), dy.host(), gamma.host());
-        shape.backward(x, gamma, pairs(statistics), dy, input.host(), of_affine);
+        shape.backward(x, gamma, pairs(statistics), dy, input, of_affine);
     }
 
     fn layer_norm(
         &self,
-        x: DeviceSlice<'_>,
-        of: AffineSlices<'_>,
-        epsilon: f64,
-        y: DeviceSliceMut<'_>,
-        statistics: DeviceSliceMut<'_>,
+        LayerNormKernel {
+            x,
+            gamma,
+            beta,
+            y,
+            statistics,
+            epsilon,
+        }: LayerNormKernel<OnHost<'_>>,
     ) {
-        let Affine { gamma, beta } = affine(of);
-        let (x, y) = (x.host(), y.host());
         let rows = x.len() / gamma.len().max(1);
         let ranges = self.threads.ranges(rows, 2 * x.len());
         let parts = split(y, rows, &ranges).into_iter();
-        let parts = parts.zip(split(statistics.host(), rows, &ranges));
+        let parts = parts.zip(split(statistics, rows, &ranges));
         self.threads
             .each(ranges.iter().zip(parts).collect(), |(range, (y, to))| {
                 let x = part(x, rows, range);
@@ -363,12 +402,16 @@ impl NormKernels for HostDevice {
 
     fn layer_norm_gradient(
         &self,
-        [x, dy, gamma]: [DeviceSlice<'_>; 3],
-        statistics: DeviceSlice<'_>,
-        [input, of_gamma, of_beta]: [DeviceSliceMut<'_>; 3],
+        LayerNormGradientKernel {
+            x,
+            dy,
+            gamma,
+            statistics,
+            dx,
+            of_gamma,
+            of_beta,
+        }: LayerNormGradientKernel<OnHost<'_>>,
     ) {
-        let (of_gamma, of_beta) = (of_gamma.host(), of_beta.host());
-        let (x, dy, gamma, dx) = (x.host(), dy.host(), gamma.host(), input.host());
         let (rows, width) = (pairs(statistics), gamma.len());
         let ranges = self.threads.ranges(rows.len(), 4 * x.len());
         if ranges.len() == 1 {

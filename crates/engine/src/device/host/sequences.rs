@@ -2,11 +2,14 @@
 
 use std::ops::Range;
 
-use ronde_kernels::{Attention, ShortFormat, add_to};
+use ronde_kernels::{Attention, add_to};
 
 use super::HostDevice;
 use super::threads::{part, split};
-use crate::device::{DeviceSlice, DeviceSliceMut, SequenceKernels, TableRows};
+use crate::device::kernel::{
+    AttendGradientKernel, AttendKernel, EmbedGradientKernel, EmbedKernel, EmbedRowsGradientKernel,
+    EmbedRowsKernel, OnHost, SequenceKernels,
+};
 
 /// Returns the number of a token in a table of a number of rows; one outside counts as the nearest one inside.
 fn token(value: f32, rows: usize) -> usize {
@@ -32,25 +35,39 @@ fn lengths_of<'a>(lengths: &'a [usize], sequences: &Range<usize>) -> &'a [usize]
     lengths.get(sequences.clone()).unwrap_or_default()
 }
 
-impl SequenceKernels for HostDevice {
+impl HostDevice {
+    pub(super) fn run_sequence(&self, kernel: SequenceKernels<OnHost<'_>>) {
+        match kernel {
+            SequenceKernels::Attend(kernel) => self.attend(kernel),
+            SequenceKernels::AttendGradient(kernel) => self.attend_gradient(kernel),
+            SequenceKernels::Embed(kernel) => self.embed(kernel),
+            SequenceKernels::EmbedRows(kernel) => self.embed_rows(kernel),
+            SequenceKernels::EmbedRowsGradient(kernel) => self.embed_rows_gradient(kernel),
+            SequenceKernels::EmbedGradient(kernel) => self.embed_gradient(kernel),
+        }
+    }
+
     fn attend(
         &self,
-        shape: &Attention,
-        [queries, keys_values]: [DeviceSlice<'_>; 2],
-        lengths: &[usize],
-        y: DeviceSliceMut<'_>,
-        statistics: DeviceSliceMut<'_>,
+        AttendKernel {
+            queries: q,
+            keys_values: kv,
+            y,
+            statistics,
+            shape,
+            lengths,
+        }: AttendKernel<OnHost<'_>>,
     ) {
-        let (q, kv) = (queries.host(), keys_values.host());
+        let shape = &shape;
         let batch = shape.batch;
         let ranges = self.threads.ranges(batch, work(shape));
-        let parts = split(y.host(), batch, &ranges).into_iter();
-        let parts = parts.zip(split(statistics.host(), batch, &ranges));
+        let parts = split(y, batch, &ranges).into_iter();
+        let parts = parts.zip(split(statistics, batch, &ranges));
         self.threads.each(
             ranges.iter().zip(parts).collect(),
             |(range, (y, statistics))| {
                 let (q, kv) = (part(q, batch, range), part(kv, batch, range));
-                let lengths = lengths_of(lengths, range);
+                let lengths = lengths_of(&lengths, range);
                 of_sequences(shape, range).forward(q, kv, lengths, y, statistics);
             },
         );
@@ -58,21 +75,27 @@ impl SequenceKernels for HostDevice {
 
     fn attend_gradient(
         &self,
-        shape: &Attention,
-        format: Option<ShortFormat>,
-        inputs: [DeviceSlice<'_>; 4],
-        lengths: &[usize],
-        gradients: [DeviceSliceMut<'_>; 2],
+        AttendGradientKernel {
+            queries,
+            keys_values,
+            statistics,
+            dy,
+            of_queries: dq,
+            of_keys_values: dkv,
+            shape,
+            format,
+            lengths,
+        }: AttendGradientKernel<OnHost<'_>>,
     ) {
-        let [dq, dkv] = gradients.map(DeviceSliceMut::host);
-        let inputs = inputs.map(DeviceSlice::host);
+        let shape = &shape;
+        let inputs = [queries, keys_values, statistics, dy];
         let batch = shape.batch;
         let ranges = self.threads.ranges(batch, work(shape));
         let parts = split(dq, batch, &ranges).into_iter();
         let parts = parts.zip(split(dkv, batch, &ranges));
         self.threads
             .each(ranges.iter().zip(parts).collect(), |(range, (dq, dkv))| {
-                let lengths = lengths_of(lengths, range);
+                let lengths = lengths_of(&lengths, range);
                 let [q, kv, statistics, dy] = inputs.map(|values| part(values, batch, range));
                 let known = (statistics, format);
                 let shape = of_sequences(shape, range);
@@ -82,16 +105,19 @@ impl SequenceKernels for HostDevice {
 
     fn embed(
         &self,
-        width: usize,
-        tokens: DeviceSlice<'_>,
-        [vectors, positions]: [DeviceSlice<'_>; 2],
-        y: DeviceSliceMut<'_>,
+        EmbedKernel {
+            tokens,
+            vectors,
+            positions,
+            y,
+            width,
+        }: EmbedKernel<OnHost<'_>>,
     ) {
-        let (width, vectors) = (width.max(1), vectors.host());
+        let width = width.max(1);
         let count = vectors.len() / width;
-        let rows = y.host().chunks_exact_mut(width);
-        let positions = positions.host().chunks_exact(width).cycle();
-        for ((to, value), position) in rows.zip(tokens.host()).zip(positions) {
+        let rows = y.chunks_exact_mut(width);
+        let positions = positions.chunks_exact(width).cycle();
+        for ((to, value), position) in rows.zip(tokens).zip(positions) {
             let vector = &vectors[token(*value, count) * width..][..width];
             for ((to, vector), position) in to.iter_mut().zip(vector).zip(position) {
                 *to = vector + position;
@@ -101,15 +127,17 @@ impl SequenceKernels for HostDevice {
 
     fn embed_rows(
         &self,
-        rows: TableRows,
-        tokens: DeviceSlice<'_>,
-        table: DeviceSlice<'_>,
-        y: DeviceSliceMut<'_>,
+        EmbedRowsKernel {
+            tokens,
+            table,
+            y,
+            rows,
+        }: EmbedRowsKernel<OnHost<'_>>,
     ) {
-        let (width, table) = (rows.width.max(1), table.host());
+        let width = rows.width.max(1);
         let own = rows.first..rows.first + table.len() / width;
-        let to = y.host().chunks_exact_mut(width);
-        for (to, value) in to.zip(tokens.host()) {
+        let to = y.chunks_exact_mut(width);
+        for (to, value) in to.zip(tokens) {
             let number = token(*value, rows.count);
             if own.contains(&number) {
                 to.copy_from_slice(&table[(number - own.start) * width..][..width]);
@@ -121,15 +149,17 @@ impl SequenceKernels for HostDevice {
 
     fn embed_rows_gradient(
         &self,
-        rows: TableRows,
-        tokens: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
-        gradient: DeviceSliceMut<'_>,
+        EmbedRowsGradientKernel {
+            tokens,
+            dy,
+            gradient,
+            rows,
+        }: EmbedRowsGradientKernel<OnHost<'_>>,
     ) {
-        let (width, gradient) = (rows.width.max(1), gradient.host());
+        let width = rows.width.max(1);
         gradient.fill(0.0);
         let own = rows.first..rows.first + gradient.len() / width;
-        for (value, row) in tokens.host().iter().zip(dy.host().chunks_exact(width)) {
+        for (value, row) in tokens.iter().zip(dy.chunks_exact(width)) {
             let number = token(*value, rows.count);
             if own.contains(&number) {
                 add_to(&mut gradient[(number - own.start) * width..][..width], row);
@@ -139,21 +169,22 @@ impl SequenceKernels for HostDevice {
 
     fn embed_gradient(
         &self,
-        width: usize,
-        tokens: DeviceSlice<'_>,
-        dy: DeviceSlice<'_>,
-        [of_vectors, of_positions]: [DeviceSliceMut<'_>; 2],
+        EmbedGradientKernel {
+            tokens,
+            dy,
+            of_vectors,
+            of_positions,
+            width,
+        }: EmbedGradientKernel<OnHost<'_>>,
     ) {
-        let (dy, width) = (dy.host(), width.max(1));
-        let of_positions = of_positions.host();
+        let width = width.max(1);
         of_positions.fill(0.0);
         for sample in dy.chunks_exact(of_positions.len().max(1)) {
             add_to(of_positions, sample);
         }
-        let of_vectors = of_vectors.host();
         of_vectors.fill(0.0);
         let count = of_vectors.len() / width;
-        for (value, row) in tokens.host().iter().zip(dy.chunks_exact(width)) {
+        for (value, row) in tokens.iter().zip(dy.chunks_exact(width)) {
             let to = &mut of_vectors[token(*value, count) * width..][..width];
             to.iter_mut()
                 .zip(row)

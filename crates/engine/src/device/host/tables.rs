@@ -3,7 +3,10 @@
 use ronde_kernels::{add_centre_gradients, point_gradients, squared_distances};
 
 use super::HostDevice;
-use crate::device::{DeviceSlice, DeviceSliceMut, TableKernels};
+use crate::device::kernel::{
+    CentreGradientsKernel, FactorGradientsKernel, FactorScoresKernel, OnHost, PointGradientsKernel,
+    SquaredDistancesKernel, TableKernels,
+};
 
 /// Returns the rows of a user and an item.
 fn rows<'a>(pair: &[f32], tables: [&'a [f32]; 2], factors: usize) -> ([usize; 2], [&'a [f32]; 2]) {
@@ -12,37 +15,55 @@ fn rows<'a>(pair: &[f32], tables: [&'a [f32]; 2], factors: usize) -> ([usize; 2]
     (numbers, [row(0), row(1)])
 }
 
-impl TableKernels for HostDevice {
+impl HostDevice {
+    pub(super) fn run_table(&self, kernel: TableKernels<OnHost<'_>>) {
+        match kernel {
+            TableKernels::SquaredDistances(kernel) => self.squared_distances(kernel),
+            TableKernels::PointGradients(kernel) => self.point_gradients(kernel),
+            TableKernels::CentreGradients(kernel) => self.centre_gradients(kernel),
+            TableKernels::FactorScores(kernel) => self.factor_scores(kernel),
+            TableKernels::FactorGradients(kernel) => self.factor_gradients(kernel),
+        }
+    }
+
     fn squared_distances(
         &self,
-        width: usize,
-        [points, centres]: [DeviceSlice<'_>; 2],
-        to: DeviceSliceMut<'_>,
+        SquaredDistancesKernel {
+            points,
+            centres,
+            to,
+            width,
+        }: SquaredDistancesKernel<OnHost<'_>>,
     ) {
-        squared_distances(points.host(), centres.host(), width, to.host());
+        squared_distances(points, centres, width, to);
     }
 
     fn point_gradients(
         &self,
-        width: usize,
-        [points, centres]: [DeviceSlice<'_>; 2],
-        dy: DeviceSlice<'_>,
-        to: DeviceSliceMut<'_>,
+        PointGradientsKernel {
+            points,
+            centres,
+            dy,
+            to,
+            width,
+        }: PointGradientsKernel<OnHost<'_>>,
     ) {
-        point_gradients(dy.host(), points.host(), centres.host(), width, to.host());
+        point_gradients(dy, points, centres, width, to);
     }
 
     fn centre_gradients(
         &self,
-        width: usize,
-        [points, centres]: [DeviceSlice<'_>; 2],
-        dy: DeviceSlice<'_>,
-        scales: &[f32],
-        to: DeviceSliceMut<'_>,
+        CentreGradientsKernel {
+            points,
+            centres,
+            dy,
+            to,
+            width,
+            scales,
+        }: CentreGradientsKernel<OnHost<'_>>,
     ) {
-        let to = to.host();
         to.fill(0.0);
-        add_centre_gradients(dy.host(), points.host(), centres.host(), width, to);
+        add_centre_gradients(dy, points, centres, width, to);
         for (row, scale) in to.chunks_exact_mut(width.max(1)).zip(scales) {
             row.iter_mut().for_each(|value| *value *= scale);
         }
@@ -50,13 +71,18 @@ impl TableKernels for HostDevice {
 
     fn factor_scores(
         &self,
-        factors: usize,
-        pairs: DeviceSlice<'_>,
-        tables: [DeviceSlice<'_>; 5],
-        y: DeviceSliceMut<'_>,
+        FactorScoresKernel {
+            pairs,
+            users,
+            items,
+            user_bias,
+            item_bias,
+            bias,
+            y,
+            factors,
+        }: FactorScoresKernel<OnHost<'_>>,
     ) {
-        let [users, items, user_bias, item_bias, bias] = tables.map(DeviceSlice::host);
-        for (to, pair) in y.host().iter_mut().zip(pairs.host().chunks_exact(2)) {
+        for (to, pair) in y.iter_mut().zip(pairs.chunks_exact(2)) {
             let ([user, item], [a, b]) = rows(pair, [users, items], factors);
             let product: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
             *to = bias[0] + (user_bias[user] + item_bias[item]) + product;
@@ -65,20 +91,30 @@ impl TableKernels for HostDevice {
 
     fn factor_gradients(
         &self,
-        factors: usize,
-        pairs: DeviceSlice<'_>,
-        tables: [DeviceSlice<'_>; 2],
-        dy: DeviceSlice<'_>,
-        gradients: [DeviceSliceMut<'_>; 5],
+        FactorGradientsKernel {
+            pairs,
+            users,
+            items,
+            dy,
+            of_users,
+            of_items,
+            of_user_bias,
+            of_item_bias,
+            of_bias,
+            factors,
+        }: FactorGradientsKernel<OnHost<'_>>,
     ) {
-        let tables = tables.map(DeviceSlice::host);
-        let mut gradients = gradients.map(DeviceSliceMut::host);
-        for gradient in &mut gradients {
+        for gradient in [
+            &mut *of_users,
+            &mut *of_items,
+            &mut *of_user_bias,
+            &mut *of_item_bias,
+            &mut *of_bias,
+        ] {
             gradient.fill(0.0);
         }
-        let [of_users, of_items, of_user_bias, of_item_bias, of_bias] = gradients;
-        for (pair, slope) in pairs.host().chunks_exact(2).zip(dy.host()) {
-            let ([user, item], [a, b]) = rows(pair, tables, factors);
+        for (pair, slope) in pairs.chunks_exact(2).zip(dy) {
+            let ([user, item], [a, b]) = rows(pair, [users, items], factors);
             for (to, number, partner) in [(&mut *of_users, user, b), (&mut *of_items, item, a)] {
                 let row = &mut to[number * factors..][..factors];
                 for (to, factor) in row.iter_mut().zip(partner) {

@@ -3,7 +3,9 @@
 use std::sync::Mutex;
 
 use super::*;
-use crate::device::HostDevice;
+use crate::context::ForwardContext;
+use crate::device::kernel::{MatrixSlice, MultiplyKernel, RectifyKernel};
+use crate::device::{DeviceSlice, HostDevice};
 
 /// Counts the kernels that have begun, and keeps those that ended.
 #[derive(Default)]
@@ -28,22 +30,35 @@ fn calls_are_reported_with_their_costs_and_computed_by_the_other_device() {
     // The matrix is stored as 3 x 2 and used as 2 x 3.
     let left = MatrixSlice::new(DeviceSlice::Host(&a), 3, 2).transposed();
     let right = MatrixSlice::new(DeviceSlice::Host(&b), 3, 1);
-    device.multiply(left, right, DeviceSliceMut::Host(&mut c), false);
+    MultiplyKernel {
+        left,
+        right,
+        to: DeviceSliceMut::Host(&mut c),
+        adds: false,
+    }
+    .run_on(&device);
     assert_eq!(c, [14.0, 18.0]);
-    device.rectify(DeviceSliceMut::Host(&mut c));
+    RectifyKernel {
+        y: DeviceSliceMut::Host(&mut c),
+    }
+    .run_on(&device);
     let found = observer.0.lock().unwrap();
     assert_eq!(found.0, 2);
     let product = KernelCall {
         kernel: "multiply",
-        shape: "2x3T 3x1".to_owned(),
-        multiply_adds: 6.0,
-        floats: 11,
+        work: KernelWork {
+            shape: "2x3T 3x1".to_owned(),
+            multiply_adds: 6.0,
+            floats: 11,
+        },
     };
     let rectified = KernelCall {
         kernel: "rectify",
-        shape: "2".to_owned(),
-        multiply_adds: 0.0,
-        floats: 2,
+        work: KernelWork {
+            shape: "2".to_owned(),
+            multiply_adds: 0.0,
+            floats: 2,
+        },
     };
     assert_eq!(found.1, [product, rectified]);
 }

@@ -3,7 +3,7 @@
 use ronde_kernels::{GroupedConvolution, SlidingWindow};
 
 use super::{GraphBuilder, GraphValue};
-use crate::device::PlaneMap;
+use crate::device::kernel::PlaneMap;
 use crate::graph::OwnTensor;
 use crate::initial::Initial;
 use crate::models::Normalisation;

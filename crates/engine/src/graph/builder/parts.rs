@@ -8,7 +8,7 @@ use std::ops::Range;
 use ronde_core::layout::{Role, TensorEntry, TensorPart};
 
 use super::{GraphBuilder, GraphValue};
-use crate::device::TableRows;
+use crate::device::kernel::TableRows;
 use crate::graph::parts::share;
 use crate::graph::{OwnTensor, PartPlace, TokenDivision};
 use crate::initial::Initial;

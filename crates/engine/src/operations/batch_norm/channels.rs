@@ -4,6 +4,10 @@ use ronde_kernels::{BatchNorm, BatchStatistics};
 
 use super::{AfterNorm, EPSILON, affine};
 use crate::activation::Activation;
+use crate::device::kernel::{
+    BatchGradientSumsKernel, BatchInputGradientKernel, BatchMomentsKernel, BatchNormByKernel,
+    RectifyGradientKernel,
+};
 use crate::device::{DeviceSlice, DeviceSliceMut, statistics_values};
 use crate::graph::Tensors;
 
@@ -45,10 +49,15 @@ impl ChannelNorm {
         let (mut sums, device) = (Vec::new(), tensors.device());
         let blocks = tensors.blocks(x.samples());
         blocks.run([x], [], |samples, [x], []| {
-            add_sums(
-                &mut sums,
-                device.batch_moments(&self.shape(samples.len()), x),
-            );
+            let shape = self.shape(samples.len());
+            let mut found = device.allocate(2 * shape.sums_len());
+            BatchMomentsKernel {
+                x,
+                sums: found.slice_mut(),
+                shape,
+            }
+            .run_on(device);
+            add_sums(&mut sums, found.slice().to_f64());
         });
         sums
     }
@@ -74,7 +83,7 @@ impl ChannelNorm {
     ) -> Activation {
         let device = tensors.device();
         let mut y = tensors.result(x.shape());
-        let (affine, known) = (affine(tensors), statistics.values());
+        let ([gamma, beta], known) = (affine(tensors), statistics.values());
         let rectified = self.after == AfterNorm::Rectified;
         let normalise = |samples: usize,
                          x: DeviceSlice<'_>,
@@ -85,7 +94,16 @@ impl ChannelNorm {
                 rectified,
                 ..self.shape(samples)
             };
-            device.batch_norm_by(&shape, x, affine, added, to, known);
+            BatchNormByKernel {
+                shape,
+                x,
+                gamma,
+                beta,
+                added,
+                y: to,
+                statistics: known,
+            }
+            .run_on(device);
         };
         let blocks = tensors.blocks(x.samples());
         if self.adds {
@@ -111,7 +129,12 @@ impl ChannelNorm {
         let mut open = tensors.result(gradient.shape());
         let blocks = tensors.blocks(gradient.elements());
         blocks.run([y, gradient], [&mut open], |_, [y, given], [open]| {
-            device.rectify_gradient(y, given, open);
+            RectifyGradientKernel {
+                y,
+                dy: given,
+                dx: open,
+            }
+            .run_on(device);
         });
         open
     }
@@ -127,10 +150,16 @@ impl ChannelNorm {
         let blocks = tensors.blocks(x.samples());
         blocks.run([x, given], [], |samples, [x, given], []| {
             let shape = self.shape(samples.len());
-            add_sums(
-                &mut sums,
-                device.batch_gradient_sums(&shape, x, given, known),
-            );
+            let mut found = device.allocate(2 * shape.sums_len());
+            BatchGradientSumsKernel {
+                x,
+                dy: given,
+                statistics: known,
+                sums: found.slice_mut(),
+                shape,
+            }
+            .run_on(device);
+            add_sums(&mut sums, found.slice().to_f64());
         });
         sums
     }
@@ -148,7 +177,15 @@ impl ChannelNorm {
         let blocks = tensors.blocks(x.samples());
         blocks.change(gradient, [x], |samples, to, [x]| {
             let shape = self.shape(samples.len());
-            device.batch_input_gradient(&shape, x, gamma, known, summed, to);
+            BatchInputGradientKernel {
+                shape,
+                x,
+                gamma,
+                statistics: known,
+                summed: summed.to_vec(),
+                dy: to,
+            }
+            .run_on(device);
         });
     }
 }

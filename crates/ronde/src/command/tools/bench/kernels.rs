@@ -127,7 +127,7 @@ impl MeasuredModel {
         let (threads, train) = (plan.config.workers.threads as usize, &plan.config.train);
         let host = train.engine.device(threads, train.products);
         let host = host.map_err(|error| format!("error: {error}"))?;
-        let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(Arc::new(host), observer));
+        let device: Arc<dyn Device> = Arc::new(ObservedDevice::new(host, observer));
         chain.set_device(&device);
         let arena = Arena::new(chain.layout().tensors.iter().map(TensorEntry::elements));
         let mut state = vec![0.0; arena.len()];
@@ -214,11 +214,11 @@ impl KernelObserver for KernelTimes {
             .map_or(0.0, |begun| begun.elapsed().as_secs_f64());
         state.calls.push(KernelRow {
             kernel: call.kernel.to_owned(),
-            shape: call.shape,
+            shape: call.work.shape,
             calls: 1,
             seconds,
-            multiply_adds: call.multiply_adds,
-            floats: call.floats,
+            multiply_adds: call.work.multiply_adds,
+            floats: call.work.floats,
         });
     }
 }

@@ -6,7 +6,7 @@ use ronde_kernels::{ShortFormat, pack_short, round_short, unpack_short};
 
 use super::HostDevice;
 use super::threads::split;
-use crate::device::{DeviceSlice, DeviceSliceMut, PrecisionKernels};
+use crate::device::kernel::{FormatKernels, OnHost, PackKernel, RoundKernel, UnpackKernel};
 
 /// The least number of values of a thread: whole groups of packed values.
 const BLOCK: usize = 16_384;
@@ -28,17 +28,30 @@ fn packed(values: &Range<usize>) -> Range<usize> {
     ShortFormat::packed_length(values.start)..ShortFormat::packed_length(values.end)
 }
 
-impl PrecisionKernels for HostDevice {
-    fn round(&self, format: ShortFormat, values: DeviceSliceMut<'_>) {
-        let values = values.host();
+impl HostDevice {
+    pub(super) fn run_format(&self, kernel: FormatKernels<OnHost<'_>>) {
+        match kernel {
+            FormatKernels::Round(kernel) => self.round(kernel),
+            FormatKernels::Pack(kernel) => self.pack(kernel),
+            FormatKernels::Unpack(kernel) => self.unpack(kernel),
+        }
+    }
+
+    fn round(&self, RoundKernel { values, format }: RoundKernel<OnHost<'_>>) {
         let length = values.len();
         let parts = split(values, length, &self.blocks(length));
         self.threads
             .each(parts, |values| round_short(format, values));
     }
 
-    fn pack(&self, format: ShortFormat, values: DeviceSlice<'_>, to: DeviceSliceMut<'_>) {
-        let (values, to) = (values.host(), to.host());
+    fn pack(
+        &self,
+        PackKernel {
+            values,
+            packed: to,
+            format,
+        }: PackKernel<OnHost<'_>>,
+    ) {
         let (ranges, floats) = (self.blocks(values.len()), to.len());
         let to_ranges: Vec<Range<usize>> = ranges.iter().map(packed).collect();
         let parts = ranges.into_iter().zip(split(to, floats, &to_ranges));
@@ -47,8 +60,14 @@ impl PrecisionKernels for HostDevice {
         });
     }
 
-    fn unpack(&self, format: ShortFormat, from: DeviceSlice<'_>, values: DeviceSliceMut<'_>) {
-        let (from, values) = (from.host(), values.host());
+    fn unpack(
+        &self,
+        UnpackKernel {
+            packed: from,
+            values,
+            format,
+        }: UnpackKernel<OnHost<'_>>,
+    ) {
         let length = values.len();
         let ranges = self.blocks(length);
         let parts = split(values, length, &ranges);
