@@ -8,11 +8,12 @@ use std::ops::Range;
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 use ronde_core::Shard;
-use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
+use ronde_core::layout::{Arena, Role, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_engine::{
-    Activation, EngineError, ForwardContext, Initial, Layer, LayerCost, Mode, PendingShards,
-    fill_tensor,
+    Activation, BackwardPart, BackwardPass, DiscardedShards, EngineError, ForwardContext, Initial,
+    Layer, LayerCost, LayerExt, LayerFacts, LayerSetting, Mode, PendingShards, SavedValues,
+    ShardGradient, ShardInput, ShardSums, StateChange, fill_tensor,
 };
 
 use self::pending_shard::{LayerBuffers, PendingShard, RecordedGraph};
@@ -26,7 +27,7 @@ type CostFunction = Box<dyn Fn(&[usize]) -> LayerCost + Send>;
 /// ```
 /// use ronde_burn::burn::nn::{Linear, LinearConfig};
 /// use ronde_burn::{BurnLayer, training_device};
-/// use ronde_engine::{ForwardContext, Layer};
+/// use ronde_engine::{ForwardContext, LayerExt};
 ///
 /// let module = LinearConfig::new(4, 2).init(&training_device());
 /// let layer = BurnLayer::new(module, |module: &Linear, x, _: &ForwardContext| {
@@ -47,7 +48,7 @@ pub struct BurnLayer<M, F, const I: usize, const O: usize> {
     /// `None` only while the state is loaded.
     module: Option<M>,
     forward: F,
-    layout: StateLayout,
+    facts: LayerFacts,
     slots: Vec<TensorSlot>,
     committed: LayerBuffers,
     pending: PendingShards<PendingShard<M, I, O>>,
@@ -73,7 +74,7 @@ where
             module: Some(module),
             forward,
             committed: LayerBuffers::new(&layout),
-            layout,
+            facts: LayerFacts::new(layout, crate::engine_name()),
             slots,
             pending: PendingShards::new("layer"),
             deferred: BTreeMap::new(),
@@ -90,9 +91,11 @@ where
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         if !name.is_empty() {
-            for tensor in &mut self.layout.tensors {
+            let mut layout = self.facts.layout;
+            for tensor in &mut layout.tensors {
                 tensor.name = format!("{name}.{}", tensor.name);
             }
+            self.facts = LayerFacts::new(layout, crate::engine_name());
             self.pending = PendingShards::new(name);
         }
         self
@@ -131,8 +134,8 @@ where
     pub fn with_initial_weights_from_seed(mut self, seeds: &SeedTree) -> Self {
         let (mut state, arena) = (Vec::new(), self.arena());
         state.resize(arena.len(), 0.0);
-        self.save(&mut state, arena.ranges());
-        for (index, tensor) in self.layout.tensors.iter().enumerate() {
+        self.save_state(&mut state, arena.ranges());
+        for (index, tensor) in self.facts.layout.tensors.iter().enumerate() {
             let is_bias = tensor.name == "bias" || tensor.name.ends_with(".bias");
             let initial = match (tensor.role, tensor.shape.len()) {
                 (Role::Parameter, 2..) => Initial::Rectifier,
@@ -147,7 +150,7 @@ where
 
     /// Returns the arrangement of all tensors one after the other.
     fn arena(&self) -> Arena {
-        Arena::new(self.layout.tensors.iter().map(TensorEntry::elements))
+        Arena::new(self.facts.layout.tensors.iter().map(TensorEntry::elements))
     }
 
     fn module(&self) -> &M {
@@ -249,30 +252,12 @@ where
     }
 }
 
-impl<M, F, const I: usize, const O: usize> Layer for BurnLayer<M, F, I, O>
+impl<M, F, const I: usize, const O: usize> BurnLayer<M, F, I, O>
 where
     M: Module,
     F: Fn(&M, Tensor<I>, &ForwardContext) -> Tensor<O> + Send,
 {
-    fn layout(&self) -> &StateLayout {
-        &self.layout
-    }
-
-    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
-        let roles = [Role::Parameter, Role::Buffer];
-        let mut load = LoadMapper::new(&self.slots, state, ranges, &roles);
-        self.module = self.module.take().map(|module| module.map(&mut load));
-        self.committed.load(state, ranges);
-    }
-
-    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        let roles = [Role::Parameter];
-        self.module()
-            .visit(&mut SaveVisitor::new(&self.slots, state, ranges, &roles));
-        self.committed.write(&self.committed.values, state, ranges);
-    }
-
-    fn forward(
+    fn forward_one(
         &mut self,
         input: Activation,
         context: &ForwardContext,
@@ -299,10 +284,9 @@ where
         Ok(output)
     }
 
-    fn backward(
+    fn backward_one(
         &mut self,
-        shard: Shard,
-        grad_output: Activation,
+        (shard, grad_output): (Shard, Activation),
         gradients: &mut [f32],
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
@@ -333,38 +317,100 @@ where
             })
         }))
     }
+}
 
-    /// Burn computes all gradients at once: those of the parameters are kept.
-    fn backward_input(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        let arena = self.arena();
-        let mut own = vec![0.0; arena.len()];
-        let ranges = arena.ranges();
-        let found = self.backward(shard, grad_output, &mut own, ranges, needs_input_gradient)?;
-        self.deferred.insert(shard, own);
-        Ok(found)
+impl<M, F, const I: usize, const O: usize> Layer for BurnLayer<M, F, I, O>
+where
+    M: Module,
+    F: Fn(&M, Tensor<I>, &ForwardContext) -> Tensor<O> + Send,
+{
+    fn facts(&self) -> &LayerFacts {
+        &self.facts
     }
 
-    fn backward_weights(
-        &mut self,
-        shard: Shard,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        let own = self.deferred.remove(&shard);
-        let own = own.ok_or_else(|| self.pending.not_pending(shard))?;
-        for (from, to) in self.arena().ranges().iter().zip(ranges) {
-            gradients[to.clone()].copy_from_slice(&own[from.clone()]);
+    fn set(&mut self, _setting: LayerSetting<'_>) {}
+
+    fn state(&mut self, change: StateChange<'_>) {
+        let StateChange::Load(state, ranges) = change else {
+            // The module has a copy.
+            return;
+        };
+        let (state, roles) = (state.values(), [Role::Parameter, Role::Buffer]);
+        let mut load = LoadMapper::new(&self.slots, state, ranges, &roles);
+        self.module = self.module.take().map(|module| module.map(&mut load));
+        self.committed.load(state, ranges);
+    }
+
+    fn save(&self, which: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        if which == SavedValues::Initial {
+            return false;
         }
-        Ok(())
+        let roles = [Role::Parameter];
+        self.module()
+            .visit(&mut SaveVisitor::new(&self.slots, state, ranges, &roles));
+        self.committed.write(&self.committed.values, state, ranges);
+        true
     }
 
-    fn engine(&self) -> String {
-        crate::engine_name()
+    fn forward(
+        &mut self,
+        shards: Vec<ShardInput>,
+        _sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let shards = shards.into_iter();
+        shards
+            .map(|ShardInput { input, context }| self.forward_one(input, &context))
+            .collect()
+    }
+
+    /// Burn computes all gradients at once: those of the parameters are kept until they are asked for.
+    fn backward(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        _sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let needed = pass.needs_input_gradient;
+        let one = |given: ShardGradient<'_>| match pass.part {
+            BackwardPart::Whole => {
+                let ShardGradient {
+                    shard,
+                    grad_output,
+                    gradients,
+                } = given;
+                self.backward_one((shard, grad_output), gradients, pass.ranges, needed)
+            }
+            BackwardPart::Input => {
+                let arena = self.arena();
+                let mut own = vec![0.0; arena.len()];
+                let ended = (given.shard, given.grad_output);
+                let found = self.backward_one(ended, &mut own, arena.ranges(), needed)?;
+                self.deferred.insert(given.shard, own);
+                Ok(found)
+            }
+            BackwardPart::Weights => {
+                let own = self.deferred.remove(&given.shard);
+                let own = own.ok_or_else(|| self.pending.not_pending(given.shard))?;
+                for (from, to) in self.arena().ranges().iter().zip(pass.ranges) {
+                    given.gradients[to.clone()].copy_from_slice(&own[from.clone()]);
+                }
+                Ok(None)
+            }
+        };
+        shards.into_iter().map(one).collect()
+    }
+
+    fn discard(&mut self, which: DiscardedShards) {
+        match which {
+            DiscardedShards::All => {
+                self.deferred.clear();
+                self.pending.clear();
+            }
+            DiscardedShards::One(shard) => {
+                self.deferred.remove(&shard);
+                self.pending.discard(shard);
+            }
+        }
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
@@ -390,16 +436,6 @@ where
             output_shape,
             kept_floats: 2 * kept,
         }
-    }
-
-    fn discard(&mut self) {
-        self.deferred.clear();
-        self.pending.clear();
-    }
-
-    fn discard_shard(&mut self, shard: Shard) {
-        self.deferred.remove(&shard);
-        self.pending.discard(shard);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Shard, Step};
-use ronde_engine::{Activation, ForwardContext, Layer, Mode};
+use ronde_engine::{Activation, ForwardContext, Layer, LayerExt, Mode};
 
 /// Keeps the tests that use Burn's generator of random numbers apart: a process has only one.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
@@ -44,7 +44,7 @@ pub(crate) fn arena<S: Layer + ?Sized>(layer: &S) -> Arena {
 pub(crate) fn state<S: Layer + ?Sized>(layer: &S) -> (Vec<f32>, Arena) {
     let arena = arena(layer);
     let mut state = vec![0.0; arena.len()];
-    layer.save(&mut state, arena.ranges());
+    layer.save_state(&mut state, arena.ranges());
     (state, arena)
 }
 

@@ -9,7 +9,7 @@ use ronde_burn::{BurnLayer, seed_engine, training_device};
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_core::{Shard, Step};
-use ronde_engine::{Activation, ForwardContext, Layer, Mode};
+use ronde_engine::{Activation, ForwardContext, Layer, LayerExt, Mode};
 
 #[derive(Module, Debug)]
 struct DropoutModule {
@@ -34,7 +34,7 @@ fn layer() -> Box<dyn Layer> {
 fn state(layer: &dyn Layer) -> Vec<f32> {
     let arena = Arena::new(layer.layout().tensors.iter().map(TensorEntry::elements));
     let mut state = vec![0.0; arena.len()];
-    layer.save(&mut state, arena.ranges());
+    layer.save_state(&mut state, arena.ranges());
     state
 }
 
@@ -47,7 +47,7 @@ fn output(layer: &mut dyn Layer, step: u64, shard: u32, number: u32) -> Vec<f32>
         mode: Mode::Train,
     };
     let input = Activation::from_host(&[2, 4], vec![0.5; 8]);
-    let output = layer.forward(input, &context);
+    let output = layer.forward_shard(input, &context);
     output.expect("the input fits").into_host()
 }
 

@@ -2,22 +2,22 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
-use std::sync::Arc;
 
 use ronde_core::layout::StateLayout;
 use ronde_core::{PartTransfers, Shard};
 
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::device::Device;
 use crate::error::EngineError;
-use crate::graph::{BatchNormValues, KeptText, PartPlace, PassEnds};
-use crate::layer::{Layer, LayerCost};
-use crate::lock_step::{LockStep, ShardGradient, ShardInput, ShardSums};
+use crate::graph::{KeptText, PassEnds};
+use crate::layer::{
+    BackwardPart, BackwardPass, DiscardedShards, GradientForm, Layer, LayerCost, LayerExt,
+    LayerFacts, LayerSetting, SavedValues, StateChange,
+};
+use crate::lock_step::{ShardGradient, ShardInput, ShardSums};
 use crate::precision::Precision;
 use crate::recomputation::Recomputation;
 use crate::recomputed::Recomputed;
-use crate::shared_state::SharedState;
 
 /// A model, or a contiguous part of one, as layers that run one after the other.
 ///
@@ -26,7 +26,7 @@ use crate::shared_state::SharedState;
 pub struct Chain {
     layers: Vec<Box<dyn Layer>>,
     first_layer: u32,
-    layout: StateLayout,
+    facts: LayerFacts,
     /// The parameter that several layers share, if there is one: these layers cannot be separated.
     shared: Option<&'static str>,
 }
@@ -41,7 +41,7 @@ impl Chain {
         let problem = if chain.layers.is_empty() {
             Err("a model needs at least one layer".to_owned())
         } else {
-            chain.layout.check()
+            chain.layout().check()
         };
         problem.map_err(|problem| EngineError::Model {
             model: "chain".to_owned(),
@@ -51,16 +51,10 @@ impl Chain {
     }
 
     fn from_layer(layers: Vec<Box<dyn Layer>>, first_layer: u32) -> Self {
-        let tensors = layers
-            .iter()
-            .flat_map(|layer| layer.layout().tensors.clone());
-        let layout = StateLayout {
-            tensors: tensors.collect(),
-        };
         Self {
+            facts: joined_facts(&layers),
             layers,
             first_layer,
-            layout,
             shared: None,
         }
     }
@@ -119,6 +113,7 @@ impl Chain {
     ) -> Self {
         let layers = self.layers.into_iter().enumerate();
         self.layers = layers.map(|(index, layer)| wrap(index, layer)).collect();
+        self.facts = joined_facts(&self.layers);
         self
     }
 
@@ -187,7 +182,7 @@ impl Chain {
     /// # Errors
     /// When the input does not fit.
     pub fn evaluate(&mut self, input: Activation) -> Result<Activation, EngineError> {
-        let output = self.forward(input, &ForwardContext::evaluate())?;
+        let output = self.forward_shard(input, &ForwardContext::evaluate())?;
         Ok(output.on_host())
     }
 
@@ -234,57 +229,166 @@ impl Chain {
             };
             let ranges = &ranges[self.tensors_of(index)];
             let needed = index > 0 || needs_input_gradient;
-            gradient = self.layers[index].backward(shard, output, gradients, ranges, needed)?;
+            gradient =
+                self.layers[index].backward_shard(shard, output, gradients, ranges, needed)?;
             done(index, gradients);
         }
         Ok(gradient)
     }
 }
 
+/// Returns the facts of layers that run one after the other.
+fn joined_facts(layers: &[Box<dyn Layer>]) -> LayerFacts {
+    use GradientForm::{Dense, Sparse};
+    let facts = || layers.iter().map(|layer| layer.facts());
+    let tensors = facts().flat_map(|layer| layer.layout.tensors.clone());
+    // Each engine once, in alphabetical order.
+    let engines: BTreeSet<&str> = facts().map(|layer| layer.engine.as_str()).collect();
+    let engines: Vec<&str> = engines.into_iter().collect();
+    let (first, last) = (facts().next(), facts().last());
+    LayerFacts {
+        layout: StateLayout {
+            tensors: tensors.collect(),
+        },
+        name: first.map(|first| first.name.clone()).unwrap_or_default(),
+        engine: engines.join(", "),
+        parts: facts().map(|layer| layer.parts).max().unwrap_or(1),
+        input_tokens: first.and_then(|first| first.input_tokens.clone()),
+        output_tokens: last.and_then(|last| last.output_tokens.clone()),
+        output_parts: last.and_then(|last| last.output_parts.clone()),
+        weight_gradients: match facts().all(|layer| layer.weight_gradients == Dense) {
+            true => Dense,
+            false => Sparse,
+        },
+        batch_norms: facts()
+            .flat_map(|layer| layer.batch_norms.clone())
+            .collect(),
+        is_suspendable: facts().all(|layer| layer.is_suspendable),
+        needs_all_shards: facts().any(|layer| layer.needs_all_shards),
+        only_f32: facts().find_map(|layer| layer.only_f32.clone()),
+    }
+}
+
 impl Layer for Chain {
-    fn layout(&self) -> &StateLayout {
-        &self.layout
+    fn facts(&self) -> &LayerFacts {
+        &self.facts
     }
 
-    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+    /// Changes all layers; of the output, the last one.
+    fn set(&mut self, setting: LayerSetting<'_>) {
+        let skipped = match setting {
+            LayerSetting::OutputApart(_) => self.layers.len().saturating_sub(1),
+            _ => 0,
+        };
+        for layer in &mut self.layers[skipped..] {
+            layer.set(setting);
+        }
+        self.facts = joined_facts(&self.layers);
+    }
+
+    fn state(&mut self, change: StateChange<'_>) {
         for index in 0..self.layers.len() {
             let tensors = self.tensors_of(index);
-            self.layers[index].load(state, &ranges[tensors]);
+            self.layers[index].state(match change {
+                StateChange::Load(state, ranges) => StateChange::Load(state, &ranges[tensors]),
+                change => change,
+            });
         }
     }
 
-    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
-        for index in 0..self.layers.len() {
-            let tensors = self.tensors_of(index);
-            self.layers[index].load_shared(state, &ranges[tensors]);
+    fn save(&self, which: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        let mut layers = self.layers.iter().enumerate();
+        layers.all(|(index, layer)| layer.save(which, state, &ranges[self.tensors_of(index)]))
+    }
+
+    fn is_initial(&self) -> bool {
+        self.layers.iter().all(|layer| layer.is_initial())
+    }
+
+    /// Runs each layer with its number in the whole model as `context.layer`.
+    fn forward(
+        &mut self,
+        mut shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        for (number, layer) in (self.first_layer..).zip(&mut self.layers) {
+            let contexts: Vec<ForwardContext> = shards.iter().map(|s| s.context).collect();
+            for shard in &mut shards {
+                shard.context = shard.context.at_layer(number);
+            }
+            let outputs = layer.forward(shards, sums)?;
+            let next = outputs.into_iter().zip(contexts);
+            shards = next
+                .map(|(input, context)| ShardInput { input, context })
+                .collect();
+        }
+        Ok(shards.into_iter().map(|shard| shard.input).collect())
+    }
+
+    fn backward(
+        &mut self,
+        mut shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let mut of_inputs: Vec<Option<Activation>> = Vec::new();
+        for index in (0..self.layers.len()).rev() {
+            let given = shards.iter_mut().map(|given| ShardGradient {
+                shard: given.shard,
+                grad_output: std::mem::replace(&mut given.grad_output, Activation::nothing()),
+                gradients: &mut *given.gradients,
+            });
+            let given = given.collect();
+            let ranges = match pass.part {
+                BackwardPart::Input => &[][..],
+                BackwardPart::Whole | BackwardPart::Weights => &pass.ranges[self.tensors_of(index)],
+            };
+            let of_layer = BackwardPass {
+                ranges,
+                needs_input_gradient: index > 0 || pass.needs_input_gradient,
+                ..pass
+            };
+            of_inputs = self.layers[index].backward(given, of_layer, sums)?;
+            if index > 0 && pass.part != BackwardPart::Weights {
+                for (given, of_input) in shards.iter_mut().zip(of_inputs.drain(..)) {
+                    given.grad_output = of_input.unwrap_or_else(Activation::nothing);
+                }
+            }
+        }
+        Ok(of_inputs)
+    }
+
+    fn extend(
+        &mut self,
+        input: Activation,
+        texts: &mut [&mut KeptText],
+        layer: u32,
+    ) -> Result<Activation, EngineError> {
+        let mut numbered = (layer..).zip(&mut self.layers);
+        numbered.try_fold(input, |value, (number, layer)| {
+            layer.extend(value, texts, number)
+        })
+    }
+
+    fn discard(&mut self, which: DiscardedShards) {
+        for layer in &mut self.layers {
+            layer.discard(which);
         }
     }
 
-    fn release_state(&mut self) {
-        self.layers
-            .iter_mut()
-            .for_each(|layer| layer.release_state());
-    }
-
-    fn is_suspendable(&self) -> bool {
-        self.layers.iter().all(|layer| layer.is_suspendable())
-    }
-
-    fn suspend_state(&mut self) {
-        self.layers
-            .iter_mut()
-            .for_each(|layer| layer.suspend_state());
-    }
-
-    /// Returns the number of parts of its layers that are divided.
-    fn parts(&self) -> u32 {
-        let each = self.layers.iter().map(|layer| layer.parts());
-        each.max().unwrap_or(1)
-    }
-
-    fn set_parts(&mut self, place: &PartPlace) {
-        let layers = self.layers.iter_mut();
-        layers.for_each(|layer| layer.set_parts(place));
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        let mut total = LayerCost {
+            output_shape: input_shape.to_vec(),
+            kept_floats: 0,
+        };
+        for layer in &self.layers {
+            let cost = layer.cost(&total.output_shape);
+            total = LayerCost {
+                output_shape: cost.output_shape,
+                kept_floats: total.kept_floats + cost.kept_floats,
+            };
+        }
+        total
     }
 
     /// Returns the exchanges of all layers, those of the backward pass in its order.
@@ -304,193 +408,6 @@ impl Layer for Chain {
             shape = layer.cost(&shape).output_shape;
         }
         found
-    }
-
-    fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.layers
-            .iter_mut()
-            .for_each(|layer| layer.set_device(device));
-    }
-
-    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
-        let mut layers = self.layers.iter_mut();
-        layers.try_for_each(|layer| layer.set_precision(precision))
-    }
-
-    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        for (index, layer) in self.layers.iter().enumerate() {
-            layer.save(state, &ranges[self.tensors_of(index)]);
-        }
-    }
-
-    /// Runs each layer with its number in the whole model as `context.layer`.
-    fn forward(
-        &mut self,
-        input: Activation,
-        context: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        let numbered = (self.first_layer..).zip(&mut self.layers);
-        numbered
-            .into_iter()
-            .try_fold(input, |value, (number, layer)| {
-                layer.forward(value, &context.at_layer(number))
-            })
-    }
-
-    fn extend(
-        &mut self,
-        input: Activation,
-        texts: &mut [&mut KeptText],
-        layer: u32,
-    ) -> Result<Activation, EngineError> {
-        let mut numbered = (layer..).zip(&mut self.layers);
-        numbered.try_fold(input, |value, (number, layer)| {
-            layer.extend(value, texts, number)
-        })
-    }
-
-    fn backward(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        self.backward_each(
-            shard,
-            grad_output,
-            gradients,
-            ranges,
-            needs_input_gradient,
-            |_, _| {},
-        )
-    }
-
-    fn backward_input(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        let mut gradient = Some(grad_output);
-        for (index, layer) in self.layers.iter_mut().enumerate().rev() {
-            let Some(output) = gradient.take() else {
-                break;
-            };
-            gradient = layer.backward_input(shard, output, index > 0 || needs_input_gradient)?;
-        }
-        Ok(gradient)
-    }
-
-    fn backward_weights(
-        &mut self,
-        shard: Shard,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        for index in (0..self.layers.len()).rev() {
-            let ranges = &ranges[self.tensors_of(index)];
-            self.layers[index].backward_weights(shard, gradients, ranges)?;
-        }
-        Ok(())
-    }
-
-    /// Names the engines of all layers, each once and in alphabetical order.
-    fn engine(&self) -> String {
-        let engines: BTreeSet<String> = self.layers.iter().map(|layer| layer.engine()).collect();
-        engines.into_iter().collect::<Vec<_>>().join(", ")
-    }
-
-    fn has_tables(&self) -> bool {
-        self.layers.iter().any(|layer| layer.has_tables())
-    }
-
-    fn cost(&self, input_shape: &[usize]) -> LayerCost {
-        let mut total = LayerCost {
-            output_shape: input_shape.to_vec(),
-            kept_floats: 0,
-        };
-        for layer in &self.layers {
-            let cost = layer.cost(&total.output_shape);
-            total = LayerCost {
-                output_shape: cost.output_shape,
-                kept_floats: total.kept_floats + cost.kept_floats,
-            };
-        }
-        total
-    }
-
-    fn discard(&mut self) {
-        for layer in &mut self.layers {
-            layer.discard();
-        }
-    }
-
-    fn discard_shard(&mut self, shard: Shard) {
-        for layer in &mut self.layers {
-            layer.discard_shard(shard);
-        }
-    }
-
-    fn batch_norms(&self) -> Vec<BatchNormValues> {
-        let layers = self.layers.iter();
-        layers.flat_map(|layer| layer.batch_norms()).collect()
-    }
-
-    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
-        let mut layers = self.layers.iter_mut();
-        layers.find_map(|layer| layer.in_lock_step().map(drop))?;
-        Some(self)
-    }
-}
-
-impl LockStep for Chain {
-    fn forward_shards(
-        &mut self,
-        mut shards: Vec<ShardInput>,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Activation>, EngineError> {
-        for (number, layer) in (self.first_layer..).zip(&mut self.layers) {
-            let contexts: Vec<ForwardContext> = shards.iter().map(|s| s.context).collect();
-            for shard in &mut shards {
-                shard.context = shard.context.at_layer(number);
-            }
-            let outputs = layer.forward_shards(shards, sums)?;
-            let next = outputs.into_iter().zip(contexts);
-            shards = next
-                .map(|(input, context)| ShardInput { input, context })
-                .collect();
-        }
-        Ok(shards.into_iter().map(|shard| shard.input).collect())
-    }
-
-    fn backward_shards(
-        &mut self,
-        mut shards: Vec<ShardGradient<'_>>,
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Option<Activation>>, EngineError> {
-        let mut of_inputs: Vec<Option<Activation>> = Vec::new();
-        for index in (0..self.layers.len()).rev() {
-            let given = shards.iter_mut().map(|given| ShardGradient {
-                shard: given.shard,
-                grad_output: std::mem::replace(&mut given.grad_output, Activation::nothing()),
-                gradients: &mut *given.gradients,
-            });
-            let given = given.collect();
-            let tensors = self.tensors_of(index);
-            let needed = index > 0 || needs_input_gradient;
-            let layer = &mut self.layers[index];
-            of_inputs = layer.backward_shards(given, &ranges[tensors], needed, sums)?;
-            if index > 0 {
-                for (given, of_input) in shards.iter_mut().zip(of_inputs.drain(..)) {
-                    given.grad_output = of_input.unwrap_or_else(Activation::nothing);
-                }
-            }
-        }
-        Ok(of_inputs)
     }
 }
 

@@ -1,4 +1,7 @@
 //! [`Layer`]: the interface between a model and every training strategy.
+//!
+//! A layer runs all shards of a rank in one call. Questions about it are data, [`LayerFacts`], so that a layer around another one
+//! passes them on as they are. [`LayerExt`] has the same calls for one shard, and one method for each fact.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -11,7 +14,7 @@ use crate::context::ForwardContext;
 use crate::device::Device;
 use crate::error::EngineError;
 use crate::graph::{BatchNormValues, KeptText, PartPlace, PassEnds, TokenShares};
-use crate::lock_step::{LockStep, ShardGradient, ShardInput, ShardSums};
+use crate::lock_step::{ShardGradient, ShardInput, ShardSums, SingleRankSums};
 use crate::precision::Precision;
 use crate::shared_state::SharedState;
 
@@ -24,78 +27,211 @@ pub struct LayerCost {
     pub kept_floats: usize,
 }
 
+/// A layer that has only f32.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnlyF32 {
+    /// Its name.
+    pub layer: String,
+    /// The engine that computes it.
+    pub engine: String,
+}
+
+/// The form of the gradients of weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GradientForm {
+    /// Any value may be another one than zero.
+    Dense,
+    /// Most are zeros, because samples select rows of a table.
+    Sparse,
+}
+
+/// The properties of a layer, which do not depend on values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LayerFacts {
+    /// Parameters and buffers by stable names, in an order that is the same in every process.
+    pub layout: StateLayout,
+    /// The name of the layer: the part of the names of its tensors before the first dot, or another one that the model gives.
+    /// Empty for a layer without both.
+    pub name: String,
+    /// The name and version of the engine that computes the layer: a condition of equal bits.
+    pub engine: String,
+    /// The number of parts into which the layer is divided, which different processes may compute.
+    pub parts: u32,
+    /// The number of tokens of the input on processes that compute different parts, in training; `None` if the input is whole on
+    /// all of them.
+    pub input_tokens: Option<TokenShares>,
+    /// The same for the output.
+    pub output_tokens: Option<TokenShares>,
+    /// The length of the last dimension of each part of the output, if the output joins parts.
+    pub output_parts: Option<Vec<usize>>,
+    /// The form of the gradients of weights.
+    pub weight_gradients: GradientForm,
+    /// The batch normalisations of the layer, as far as it knows them.
+    pub batch_norms: Vec<BatchNormValues>,
+    /// Whether the state can be dropped and loaded again while shards are pending: see [`StateChange::Suspend`].
+    pub is_suspendable: bool,
+    /// Whether a pass needs values of all shards of the global batch, so that all ranks run it together with all of their shards.
+    /// Other layers may run each shard alone.
+    pub needs_all_shards: bool,
+    /// The first part of the layer that has only f32, if there is one.
+    pub only_f32: Option<OnlyF32>,
+}
+
+impl LayerFacts {
+    /// Returns the facts of a layer that is not divided, whose samples need nothing of each other, and which has only f32: what a
+    /// layer can do beyond this is set in the fields.
+    #[must_use]
+    pub fn new(layout: StateLayout, engine: String) -> Self {
+        let first = layout.tensors.first();
+        let name = first.and_then(|tensor| tensor.name.split('.').next());
+        let name = name.unwrap_or_default().to_owned();
+        let shown = first.map_or_else(|| "without tensors".to_owned(), |first| first.name.clone());
+        Self {
+            layout,
+            name,
+            only_f32: Some(OnlyF32 {
+                layer: shown,
+                engine: engine.clone(),
+            }),
+            engine,
+            parts: 1,
+            input_tokens: None,
+            output_tokens: None,
+            output_parts: None,
+            weight_gradients: GradientForm::Dense,
+            batch_norms: Vec::new(),
+            is_suspendable: false,
+            needs_all_shards: false,
+        }
+    }
+}
+
+/// How a layer computes.
+#[derive(Clone, Copy)]
+pub enum LayerSetting<'a> {
+    /// Computes on another device from now on, and drops all pending shards. A layer of another engine stays where it is.
+    Device(&'a Arc<dyn Device>),
+    /// Rounds values and keeps them in a format from now on, and drops all pending shards: see [`Precision`]. Not for a layer with
+    /// [`LayerFacts::only_f32`].
+    Precision(Precision),
+    /// Computes the given parts from now on, and drops all pending shards. The tensors of other parts need not be loaded: their
+    /// ranges may be empty. Without effect on a layer that is not divided.
+    Parts(&'a PartPlace),
+    /// Whether the output in training is that of the own parts alone, side by side, instead of all. Only for a layer with
+    /// [`LayerFacts::output_parts`].
+    OutputApart(bool),
+}
+
+/// A change of the state that a layer computes with.
+#[derive(Clone, Copy)]
+pub enum StateChange<'a> {
+    /// Sets parameters and buffers to these values: the committed state. Pending shards keep the values of their own forward. The
+    /// layer may hold the state and read it in place until the next change. Cost: a copy of the state, or none.
+    Load(&'a SharedState, &'a [Range<usize>]),
+    /// Drops a state that is held in place, before it changes. Values must be loaded before any pass; pending shards keep theirs.
+    Release,
+    /// Drops a state that is held in place, and those of pending shards, which are the same. Before any other pass, the same values
+    /// are loaded again, and pending shards then use them. Only for a layer with [`LayerFacts::is_suspendable`]. The state does not
+    /// change between the forward and the backward pass of a shard.
+    Suspend,
+}
+
+/// Values of parameters and buffers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SavedValues {
+    /// The parameters and the committed buffers.
+    Current,
+    /// Those before any others were loaded.
+    Initial,
+}
+
+/// The part of a backward pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BackwardPart {
+    /// The gradients of the parameters and of the input; ends the shard.
+    Whole,
+    /// The gradient of the input only. Keeps what [`BackwardPart::Weights`] of the shard needs. The two together do the same as
+    /// [`BackwardPart::Whole`], with the same bits.
+    Input,
+    /// The gradients of the parameters, after [`BackwardPart::Input`]; ends the shard. The gradients of the outputs are not used, and
+    /// those of the inputs are not returned.
+    Weights,
+}
+
+/// A backward pass.
+#[derive(Debug, Clone, Copy)]
+pub struct BackwardPass<'a> {
+    /// The part to compute.
+    pub part: BackwardPart,
+    /// The ranges of the tensors in the buffers of gradients.
+    pub ranges: &'a [Range<usize>],
+    /// Whether the gradients of the inputs are needed.
+    pub needs_input_gradient: bool,
+}
+
+/// The shards that a layer drops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiscardedShards {
+    /// All pending ones, as after an aborted step.
+    All,
+    /// One of them.
+    One(Shard),
+}
+
 /// An element of a model's chain, which runs forward and backward on its own.
 ///
 /// State is stored outside, in flat arenas: `ranges[i]` is the range of tensor `i` of
-/// [`Layer::layout`]. Ranges must have the lengths of the layout; other lengths are a bug of the
+/// [`LayerFacts::layout`]. Ranges must have the lengths of the layout; other lengths are a bug of the
 /// caller and panic.
 pub trait Layer: Send {
-    /// Returns parameters and buffers by stable names, in an order that is the same in every
-    /// process.
-    fn layout(&self) -> &StateLayout;
+    /// Returns the properties of the layer.
+    fn facts(&self) -> &LayerFacts;
 
-    /// Returns the name of the layer: the part of the names of its tensors before the first dot, or another one that the model
-    /// gives. Empty for a layer without both.
-    fn name(&self) -> &str {
-        let first = self.layout().tensors.first();
-        first.map_or("", |tensor| {
-            tensor.name.split('.').next().unwrap_or_default()
-        })
-    }
+    /// Changes how the layer computes.
+    fn set(&mut self, setting: LayerSetting<'_>);
 
-    /// Sets parameters and buffers to the given values: the committed state. Pending shards keep
-    /// the values of their own forward. Cost: one copy of the state.
-    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]);
+    /// Changes the state that the layer computes with.
+    fn state(&mut self, change: StateChange<'_>);
 
-    /// Does the same, and the layer may hold the state and read it in place until
-    /// [`Layer::release_state`], which must be called before the state is changed in place. Cost:
-    /// as [`Layer::load`], or none.
-    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
-        self.load(state.values(), ranges);
-    }
+    /// Writes values of parameters and buffers, and returns true; false if the layer does not know them any more. Cost: one copy of
+    /// the state, or drawing the values.
+    fn save(&self, which: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool;
 
-    /// Drops a state that is held in place, before it changes. Values must be loaded before any
-    /// other call; pending shards keep theirs.
-    fn release_state(&mut self) {}
-
-    /// Returns whether the layer has [`Layer::suspend_state`]; by default not.
-    fn is_suspendable(&self) -> bool {
-        false
-    }
-
-    /// Drops a state that is held in place, and those of pending shards, which are the same. Before any other pass,
-    /// [`Layer::load_shared`] loads the same values again, and pending shards then use them. Only for a layer that
-    /// [`Layer::is_suspendable`]. The state does not change between the forward and the backward pass of a shard.
-    fn suspend_state(&mut self) {}
-
-    /// Writes the values that parameters and buffers had before any others were loaded, and returns true; false if the layer
-    /// does not know them any more, as by default. Cost: drawing the values.
-    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
-        let _ = (state, ranges);
-        false
-    }
-
-    /// Returns whether the layer still has the values that [`Layer::write_initial`] writes; by default not.
+    /// Returns whether the layer computes with the initial values, which [`SavedValues::Initial`] writes; by default not.
     fn is_initial(&self) -> bool {
         false
     }
 
-    /// Writes parameters and committed buffers. Cost: one copy of the state.
-    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]);
-
-    /// Computes the output of one shard.
+    /// Computes the outputs of shards, in order. A rank without shards calls it with none if the layer
+    /// [needs all shards](LayerFacts::needs_all_shards), because the sums need every rank.
     ///
     /// In training, the values that backward needs are kept under the shard's number; several
     /// shards may be pending, and another forward of the same shard replaces the first. Every
     /// forward starts from the committed buffers. A shard may have no samples.
     ///
     /// # Errors
-    /// When the input does not fit.
+    /// When an input does not fit, and [`EngineError::NotSummed`].
     fn forward(
         &mut self,
-        input: Activation,
-        context: &ForwardContext,
-    ) -> Result<Activation, EngineError>;
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError>;
+
+    /// Computes gradients of shards from those of their outputs, and returns those of their inputs, in order.
+    ///
+    /// Writes the range of every tensor: a parameter's gradient (zeros if it was not used), which
+    /// is a sum over samples when the gradient of the output is one; for a buffer the value after this shard's
+    /// forward.
+    ///
+    /// # Errors
+    /// When a shard is not pending, a gradient does not fit, or the input gradient is requested
+    /// of a layer whose input has none.
+    fn backward(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError>;
 
     /// Computes the outputs at the next positions of texts, `[texts, positions, ..]`, as
     /// [`Layer::forward`] in evaluation does, and keeps what later positions need: see
@@ -110,119 +246,19 @@ pub trait Layer: Send {
         layer: u32,
     ) -> Result<Activation, EngineError> {
         let _ = (input, texts, layer);
-        let tensor = self.layout().tensors.first();
+        let tensor = self.facts().layout.tensors.first();
         Err(EngineError::NoExtension {
             layer: tensor.map_or_else(|| "without tensors".to_owned(), |first| first.name.clone()),
         })
     }
 
-    /// Ends a shard: computes the gradients of its parameters and its input from that of its
-    /// output.
-    ///
-    /// Writes the range of every tensor: a parameter's gradient (zeros if it was not used), which
-    /// is a sum over samples when `grad_output` is one; for a buffer the value after this shard's
-    /// forward.
-    ///
-    /// # Errors
-    /// When the shard is not pending, the gradient does not fit, or the input gradient is requested
-    /// of a layer whose input has none.
-    fn backward(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError>;
-
-    /// Computes the gradient of the input only, and keeps what [`Layer::backward_weights`] of the
-    /// shard needs. The two together do the same as [`Layer::backward`], with the same bits.
-    ///
-    /// # Errors
-    /// As [`Layer::backward`].
-    fn backward_input(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError>;
-
-    /// Computes the gradients of the parameters of a shard, after [`Layer::backward_input`], and
-    /// ends the shard. Writes the same as [`Layer::backward`].
-    ///
-    /// # Errors
-    /// When [`Layer::backward_input`] of the shard did not run before.
-    fn backward_weights(
-        &mut self,
-        shard: Shard,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-    ) -> Result<(), EngineError>;
-
-    /// Returns the number of parts into which the layer is divided, which different processes may compute; by default 1.
-    fn parts(&self) -> u32 {
-        1
-    }
-
-    /// Computes the given parts from now on, and drops all pending shards. The tensors of other parts need not be loaded: their
-    /// ranges may be empty. Without effect on a layer that is not divided.
-    fn set_parts(&mut self, _place: &PartPlace) {}
-
-    /// Returns what processes that compute different parts exchange for one shard of the given input shape, samples first; by
-    /// default nothing.
-    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
-        let _ = (input_shape, ends);
-        PartTransfers::default()
-    }
-
-    /// Returns the number of tokens of the input on processes that compute different parts, in training; `None` if the input is
-    /// whole on all of them, as by default.
-    fn input_tokens(&self) -> Option<TokenShares> {
-        None
-    }
-
-    /// Returns the same for the output.
-    fn output_tokens(&self) -> Option<TokenShares> {
-        None
-    }
-
-    /// Returns the length of the last dimension of each part of the output, if the output joins parts; by default `None`.
-    fn output_parts(&self) -> Option<Vec<usize>> {
-        None
-    }
-
-    /// Sets whether the output in training is that of the own parts alone, side by side, instead of all. Only for a layer with
-    /// [`Layer::output_parts`].
-    fn set_output_apart(&mut self, _is_apart: bool) {}
-
-    /// Computes on another device from now on, and drops all pending shards. A layer of another engine stays where it
-    /// is.
-    fn set_device(&mut self, _device: &Arc<dyn Device>) {}
-
-    /// Rounds values and keeps them in a format from now on, and drops all pending shards: see [`Precision`].
-    ///
-    /// # Errors
-    /// When the layer has only f32, as by default those that are not made of operations.
-    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
-        if precision == Precision::F32 {
-            return Ok(());
-        }
-        let tensor = self.layout().tensors.first();
-        Err(EngineError::NoShortFormat {
-            layer: tensor.map_or_else(|| "without tensors".to_owned(), |first| first.name.clone()),
-            engine: self.engine(),
-            precision,
-        })
-    }
-
-    /// Returns the name and version of the engine that computes the layer: a condition of equal
-    /// bits.
-    fn engine(&self) -> String {
-        crate::engine_name()
+    /// Drops pending shards. By default nothing, which suits a layer that keeps nothing.
+    fn discard(&mut self, which: DiscardedShards) {
+        let _ = which;
     }
 
     /// Returns output shape and memory for one shard of the given input shape, samples first. Shapes are those of whole values,
-    /// also where a process has some of the tokens in training: see [`Layer::input_tokens`].
+    /// also where a process has some of the tokens in training: see [`LayerFacts::input_tokens`].
     fn cost(&self, input_shape: &[usize]) -> LayerCost;
 
     /// Returns the work of forward and backward of a shard of the given input shape, samples first, as multiply-adds of matrix
@@ -233,65 +269,192 @@ pub trait Layer: Send {
         None
     }
 
-    /// Returns whether most gradients of weights are zeros, because samples select rows of a table.
-    fn has_tables(&self) -> bool {
-        false
-    }
-
-    /// Returns the batch normalisations of the layer, as far as it knows them; by default none.
-    fn batch_norms(&self) -> Vec<BatchNormValues> {
-        Vec::new()
-    }
-
-    /// Drops all pending shards, as after an aborted step. By default nothing, which suits a layer that keeps nothing.
-    fn discard(&mut self) {}
-
-    /// Drops one pending shard.
-    fn discard_shard(&mut self, shard: Shard) {
-        let _ = shard;
-    }
-
-    /// Returns the layer as one that runs all shards of a rank together; `None` when a shard needs
-    /// nothing of the remaining ones.
-    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
-        None
+    /// Returns what processes that compute different parts exchange for one shard of the given input shape, samples first; by
+    /// default nothing.
+    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
+        let _ = (input_shape, ends);
+        PartTransfers::default()
     }
 }
 
-/// Runs any layer on all shards of a rank: in lock step if it requires it, otherwise one after the
-/// other.
-impl LockStep for dyn Layer + '_ {
-    fn forward_shards(
-        &mut self,
-        shards: Vec<ShardInput>,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Activation>, EngineError> {
-        if let Some(layer) = self.in_lock_step() {
-            return layer.forward_shards(shards, sums);
-        }
-        shards
-            .into_iter()
-            .map(|shard| self.forward(shard.input, &shard.context))
-            .collect()
+/// Calls of a layer in other forms.
+pub trait LayerExt: Layer {
+    /// Returns [`LayerFacts::layout`].
+    fn layout(&self) -> &StateLayout {
+        &self.facts().layout
     }
 
-    fn backward_shards(
+    /// Returns [`LayerFacts::name`].
+    fn name(&self) -> &str {
+        &self.facts().name
+    }
+
+    /// Returns [`LayerFacts::engine`].
+    fn engine(&self) -> &str {
+        &self.facts().engine
+    }
+
+    /// Returns [`LayerFacts::parts`].
+    fn parts(&self) -> u32 {
+        self.facts().parts
+    }
+
+    /// Computes on another device from now on: see [`LayerSetting::Device`].
+    fn set_device(&mut self, device: &Arc<dyn Device>) {
+        self.set(LayerSetting::Device(device));
+    }
+
+    /// Rounds values and keeps them in a format from now on: see [`LayerSetting::Precision`].
+    ///
+    /// # Errors
+    /// When the layer has only f32.
+    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
+        let only_f32 = self.facts().only_f32.as_ref();
+        if let Some(OnlyF32 { layer, engine }) = only_f32.filter(|_| precision != Precision::F32) {
+            return Err(EngineError::NoShortFormat {
+                layer: layer.clone(),
+                engine: engine.clone(),
+                precision,
+            });
+        }
+        self.set(LayerSetting::Precision(precision));
+        Ok(())
+    }
+
+    /// Computes the given parts from now on: see [`LayerSetting::Parts`].
+    fn set_parts(&mut self, place: &PartPlace) {
+        self.set(LayerSetting::Parts(place));
+    }
+
+    /// Loads values of a state, of which the layer takes a copy.
+    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
+        let mut own = Vec::with_capacity(ranges.iter().map(ExactSizeIterator::len).sum());
+        let mut places = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let start = own.len();
+            own.extend_from_slice(&state[range.clone()]);
+            places.push(start..own.len());
+        }
+        let own: SharedState = Arc::new(own);
+        self.state(StateChange::Load(&own, &places));
+    }
+
+    /// Loads a state that the layer may hold: see [`StateChange::Load`].
+    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
+        self.state(StateChange::Load(state, ranges));
+    }
+
+    /// Drops a state that is held in place: see [`StateChange::Release`].
+    fn release_state(&mut self) {
+        self.state(StateChange::Release);
+    }
+
+    /// Writes the current values: see [`SavedValues::Current`].
+    fn save_state(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+        self.save(SavedValues::Current, state, ranges);
+    }
+
+    /// Computes the output of one shard. A layer that needs all shards takes it for the whole batch.
+    ///
+    /// # Errors
+    /// As [`Layer::forward`].
+    fn forward_shard(
         &mut self,
-        shards: Vec<ShardGradient<'_>>,
+        input: Activation,
+        context: &ForwardContext,
+    ) -> Result<Activation, EngineError> {
+        let context = *context;
+        let outputs = self.forward(vec![ShardInput { input, context }], &mut SingleRankSums)?;
+        Ok(first_of(outputs).unwrap_or_else(Activation::nothing))
+    }
+
+    /// Ends a shard: see [`BackwardPart::Whole`].
+    ///
+    /// # Errors
+    /// As [`Layer::backward`].
+    fn backward_shard(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        gradients: &mut [f32],
         ranges: &[Range<usize>],
         needs_input_gradient: bool,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Option<Activation>>, EngineError> {
-        if let Some(layer) = self.in_lock_step() {
-            return layer.backward_shards(shards, ranges, needs_input_gradient, sums);
-        }
-        let back = |ShardGradient {
-                        shard,
-                        grad_output,
-                        gradients,
-                    }| {
-            self.backward(shard, grad_output, gradients, ranges, needs_input_gradient)
+    ) -> Result<Option<Activation>, EngineError> {
+        let pass = BackwardPass {
+            part: BackwardPart::Whole,
+            ranges,
+            needs_input_gradient,
         };
-        shards.into_iter().map(back).collect()
+        let given = ShardGradient {
+            shard,
+            grad_output,
+            gradients,
+        };
+        let found = self.backward(vec![given], pass, &mut SingleRankSums)?;
+        Ok(first_of(found).flatten())
     }
+
+    /// Computes the gradient of the input of one shard: see [`BackwardPart::Input`].
+    ///
+    /// # Errors
+    /// As [`Layer::backward`].
+    fn backward_input(
+        &mut self,
+        shard: Shard,
+        grad_output: Activation,
+        needs_input_gradient: bool,
+    ) -> Result<Option<Activation>, EngineError> {
+        let pass = BackwardPass {
+            part: BackwardPart::Input,
+            ranges: &[],
+            needs_input_gradient,
+        };
+        let given = ShardGradient {
+            shard,
+            grad_output,
+            gradients: &mut [],
+        };
+        let found = self.backward(vec![given], pass, &mut SingleRankSums)?;
+        Ok(first_of(found).flatten())
+    }
+
+    /// Computes the gradients of the parameters of one shard: see [`BackwardPart::Weights`].
+    ///
+    /// # Errors
+    /// When [`LayerExt::backward_input`] of the shard did not run before.
+    fn backward_weights(
+        &mut self,
+        shard: Shard,
+        gradients: &mut [f32],
+        ranges: &[Range<usize>],
+    ) -> Result<(), EngineError> {
+        let pass = BackwardPass {
+            part: BackwardPart::Weights,
+            ranges,
+            needs_input_gradient: false,
+        };
+        let given = ShardGradient {
+            shard,
+            grad_output: Activation::nothing(),
+            gradients,
+        };
+        self.backward(vec![given], pass, &mut SingleRankSums)?;
+        Ok(())
+    }
+
+    /// Drops all pending shards.
+    fn discard_all(&mut self) {
+        self.discard(DiscardedShards::All);
+    }
+
+    /// Drops one pending shard.
+    fn discard_shard(&mut self, shard: Shard) {
+        self.discard(DiscardedShards::One(shard));
+    }
+}
+
+impl<L: Layer + ?Sized> LayerExt for L {}
+
+fn first_of<T>(values: Vec<T>) -> Option<T> {
+    values.into_iter().next()
 }

@@ -61,9 +61,12 @@ pub use graph::{
 };
 pub use host::{cpu_features, engine_name};
 pub use initial::{Initial, fill_tensor};
-pub use layer::{Layer, LayerCost};
+pub use layer::{
+    BackwardPart, BackwardPass, DiscardedShards, GradientForm, Layer, LayerCost, LayerExt,
+    LayerFacts, LayerSetting, OnlyF32, SavedValues, StateChange,
+};
 pub use learning_rate::{LearningRate, RateScaling, ScheduleConfig};
-pub use lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
+pub use lock_step::{NotSummed, ShardGradient, ShardInput, ShardSums};
 pub use loss::{
     BinaryCrossEntropy, CrossEntropy, DetectionLoss, DiceLoss, IGNORED, Loss, LossInParts,
     LossOutput, NearestDistance, SmoothL1, SquaredError, ValueLoss,

@@ -1,19 +1,15 @@
-//! [`LockStep`]: layers that need values of all shards of the global batch in the middle of a pass.
+//! [`ShardSums`]: sums over all shards of the global batch in the middle of a pass.
 //!
-//! Such a layer runs all shards of a rank together: it computes each shard up to the values that
-//! must be summed, sums these over all shards, and then continues with each shard. [`ShardSums`]
-//! computes the sums over all ranks.
+//! A layer that needs them runs all shards of a rank together: it computes each shard up to the values that
+//! must be summed, sums these over all shards and ranks, and then continues with each shard.
 //!
 //! Batch normalisation over the global batch and the centres of clusters need it. The price is memory for the activations of all
 //! shards of a rank, and two waits for all ranks per normalisation. The engine still knows no ranks.
-
-use std::ops::Range;
 
 use ronde_core::Shard;
 
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::error::EngineError;
 
 /// A sum over shards that failed; the implementation of [`ShardSums`] has the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,33 +44,6 @@ pub struct ShardGradient<'a> {
     pub grad_output: Activation,
     /// The buffer for the gradients of its parameters.
     pub gradients: &'a mut [f32],
-}
-
-/// A layer that runs all shards of a rank together. A rank without shards calls it with none,
-/// because the sums need every rank.
-pub trait LockStep {
-    /// Runs [`crate::Layer::forward`] on all shards of this rank and returns their outputs in order.
-    ///
-    /// # Errors
-    /// As [`crate::Layer::forward`], and [`EngineError::NotSummed`].
-    fn forward_shards(
-        &mut self,
-        shards: Vec<ShardInput>,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Activation>, EngineError>;
-
-    /// Runs [`crate::Layer::backward`] on all shards of this rank and returns the gradients of their
-    /// inputs in order.
-    ///
-    /// # Errors
-    /// As [`crate::Layer::backward`], and [`EngineError::NotSummed`].
-    fn backward_shards(
-        &mut self,
-        shards: Vec<ShardGradient<'_>>,
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Option<Activation>>, EngineError>;
 }
 
 /// Sums over the shards of a single rank, in their order.

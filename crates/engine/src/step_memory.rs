@@ -15,9 +15,9 @@ use crate::device::{Device, KernelCall, KernelObserver, ObservedDevice, Planning
 use crate::error::EngineError;
 use crate::evaluation_size::EvaluationSize;
 use crate::graph::GraphLayer;
-use crate::layer::Layer;
+use crate::layer::{BackwardPart, BackwardPass, Layer, LayerExt};
 use crate::lock_step::SingleRankSums;
-use crate::lock_step::{LockStep, ShardGradient, ShardInput};
+use crate::lock_step::{ShardGradient, ShardInput};
 use crate::models::ModelConfig;
 use crate::precision::Precision;
 use crate::recomputation::Recomputation;
@@ -83,7 +83,7 @@ impl ModelConfig {
         let before = device.memory().taken;
         let shape = [&[size.together], step.sample].concat();
         let context = ForwardContext::evaluate();
-        let output = chain.forward(Activation::sample(&device, &shape), &context)?;
+        let output = chain.forward_shard(Activation::sample(&device, &shape), &context)?;
         let each = output.elements() / size.together;
         drop(output);
         // The outputs of the parts, joined ones, and the gradient that a loss computes with its value.
@@ -113,7 +113,7 @@ impl ModelConfig {
         let mut work = vec![0.0; chain.len()];
         let mut values = Activation::unwritten(&*planning, &shape);
         for (index, layer) in chain.layers_mut().iter_mut().enumerate() {
-            values = layer.forward(values, &planned_context(0).at_layer(index as u32))?;
+            values = layer.forward_shard(values, &planned_context(0).at_layer(index as u32))?;
             work[index] += counter.take();
         }
         let mut gradient = Some(Activation::unwritten(&*planning, values.shape()));
@@ -122,7 +122,7 @@ impl ModelConfig {
             let ranges = &ranges[chain.tensors_of(index)];
             let Some(output) = gradient.take() else { break };
             let layer = &mut chain.layers_mut()[index];
-            gradient = layer.backward(Shard(0), output, &mut [], ranges, index > 0)?;
+            gradient = layer.backward_shard(Shard(0), output, &mut [], ranges, index > 0)?;
             work[index] += counter.take();
         }
         Ok(work)
@@ -220,7 +220,7 @@ fn run_by_layer(
         for (values, context) in &mut shards {
             let context = context.at_layer(index as u32);
             if let Some(input) = values.take() {
-                *values = Some(layer.forward(input, &context)?);
+                *values = Some(layer.forward_shard(input, &context)?);
             }
         }
     }
@@ -229,9 +229,9 @@ fn run_by_layer(
         let ranges = &ranges[chain.tensors_of(last)];
         let layer = &mut chain.layers_mut()[last];
         if let Some(input) = values.take() {
-            let mut gradient = layer.forward(input, &context.at_layer(last as u32))?;
+            let mut gradient = layer.forward_shard(input, &context.at_layer(last as u32))?;
             gradient.values_mut(device);
-            *values = layer.backward(context.shard, gradient, &mut [], ranges, last > 0)?;
+            *values = layer.backward_shard(context.shard, gradient, &mut [], ranges, last > 0)?;
         }
     }
     for index in (0..last).rev() {
@@ -239,7 +239,8 @@ fn run_by_layer(
         let layer = &mut chain.layers_mut()[index];
         for (gradient, context) in &mut shards {
             if let Some(output) = gradient.take() {
-                *gradient = layer.backward(context.shard, output, &mut [], ranges, index > 0)?;
+                *gradient =
+                    layer.backward_shard(context.shard, output, &mut [], ranges, index > 0)?;
             }
         }
     }
@@ -258,10 +259,10 @@ fn run_step(
         context: planned_context(shard),
     });
     let inputs = inputs.collect();
-    if step.shards > 1 && chain.in_lock_step().is_none() {
+    if step.shards > 1 && !chain.facts().needs_all_shards {
         return run_by_layer(chain, inputs, device);
     }
-    let outputs = chain.forward_shards(inputs, &mut SingleRankSums)?;
+    let outputs = chain.forward(inputs, &mut SingleRankSums)?;
     // The gradient of the loss replaces the outputs.
     let mut gradients = outputs;
     for gradient in &mut gradients {
@@ -278,8 +279,15 @@ fn run_step(
             gradients: &mut [],
         });
         let layer = &mut chain.layers_mut()[index];
-        let found =
-            layer.backward_shards(given.collect(), ranges, index > 0, &mut SingleRankSums)?;
+        let found = layer.backward(
+            given.collect(),
+            BackwardPass {
+                part: BackwardPart::Whole,
+                ranges: ranges,
+                needs_input_gradient: index > 0,
+            },
+            &mut SingleRankSums,
+        )?;
         gradients.extend(found.into_iter().flatten());
     }
     Ok(())

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::activation::Activation;
 use crate::chain::Chain;
 use crate::context::{ForwardContext, Mode};
-use crate::layer::Layer;
+use crate::layer::{Layer, LayerExt};
 use crate::loss::{CrossEntropy, Loss, LossOutput};
 use crate::metric::{Metric, TopAccuracy};
 use crate::models::ModelConfig;
@@ -123,7 +123,7 @@ pub(crate) fn arena<S: Layer + ?Sized>(layer: &S) -> Arena {
 pub(crate) fn state<S: Layer + ?Sized>(layer: &S) -> (Vec<f32>, Arena) {
     let arena = arena(layer);
     let mut state = vec![0.0; arena.len()];
-    layer.save(&mut state, arena.ranges());
+    layer.save_state(&mut state, arena.ranges());
     (state, arena)
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn gradients<S: Layer + ?Sized>(
     labels: &[u32],
     context: &ForwardContext,
 ) -> (Vec<f32>, LossOutput) {
-    let logits = layer.forward(input, context).unwrap();
+    let logits = layer.forward_shard(input, context).unwrap();
     let shape = logits.shape().to_vec();
     let classes = *shape.last().unwrap();
     let loss = cross_entropy(logits.as_slice(), classes, labels);
@@ -155,7 +155,7 @@ pub(crate) fn gradients<S: Layer + ?Sized>(
     let mut gradients = vec![f32::NAN; arena.len()];
     let gradient = Activation::from_host(&shape, loss.gradient.clone());
     layer
-        .backward(
+        .backward_shard(
             context.shard,
             gradient,
             &mut gradients,

@@ -2,7 +2,7 @@
 
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Activation, ModelConfig, Precision, Recomputation, StepShape};
+use ronde_engine::{Activation, LayerExt, ModelConfig, Precision, Recomputation, StepShape};
 
 #[test]
 fn built_layers_have_the_work_of_their_model() {

@@ -10,8 +10,9 @@ use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_core::{Buffer, DType, PartTransfer, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, CrossEntropy, ForwardContext, IGNORED, KeptText, Layer, Loss, Mode,
-    ModelConfig, NotSummed, PartExchange, PartPlace, PassEnds, Precision, Predictions, SharedState,
+    Activation, Chain, CrossEntropy, ForwardContext, IGNORED, KeptText, Layer, LayerExt, Loss,
+    Mode, ModelConfig, NotSummed, PartExchange, PartPlace, PassEnds, Precision, Predictions,
+    SharedState,
 };
 
 const CLASSES: u32 = 25;
@@ -91,7 +92,7 @@ fn pass(chain: &mut Chain, input: Activation, own: &Range<u32>, in_halves: bool)
         .iter()
         .map(|tensor| if has(tensor) { tensor.elements() } else { 0 });
     let arena = Arena::new(lengths);
-    let output = chain.forward(input, &context()).unwrap();
+    let output = chain.forward_shard(input, &context()).unwrap();
     let slopes = (0..output.elements()).map(|at| (at as f32 * 0.3).cos() / 10.0);
     let slopes = Activation::from_host(output.shape(), slopes.collect());
     let mut gradients = vec![f32::NAN; arena.len()];
@@ -102,7 +103,7 @@ fn pass(chain: &mut Chain, input: Activation, own: &Range<u32>, in_halves: bool)
             .unwrap();
     } else {
         chain
-            .backward(Shard(1), slopes, &mut gradients, arena.ranges(), false)
+            .backward_shard(Shard(1), slopes, &mut gradients, arena.ranges(), false)
             .unwrap();
     }
     let each = tensors.into_iter().zip(arena.ranges());
@@ -346,7 +347,7 @@ fn load_own(chain: &mut Chain, own: &Range<u32>) {
     let tensors = chain.layout().tensors.clone();
     let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
     let mut values = vec![0.0; arena.len()];
-    chain.save(&mut values, arena.ranges());
+    chain.save_state(&mut values, arena.ranges());
     let ranges = tensors.iter().zip(arena.ranges());
     let ranges = ranges.map(|(tensor, range)| match &tensor.part {
         Some(part) if !own.contains(&part.index) => {

@@ -8,59 +8,55 @@ use ronde_core::{Shard, Step};
 use ronde_engine::*;
 
 /// Returns its input, reads it on the host, and accepts every format.
-struct Reader(StateLayout);
+struct Reader(LayerFacts);
+
+impl Reader {
+    fn new() -> Self {
+        let facts = LayerFacts::new(StateLayout::default(), "reader".to_owned());
+        Self(LayerFacts {
+            only_f32: None,
+            ..facts
+        })
+    }
+}
 
 impl Layer for Reader {
-    fn layout(&self) -> &StateLayout {
+    fn facts(&self) -> &LayerFacts {
         &self.0
     }
 
-    fn load(&mut self, _: &[f32], _: &[Range<usize>]) {}
+    fn set(&mut self, _: LayerSetting<'_>) {}
 
-    fn save(&self, _: &mut [f32], _: &[Range<usize>]) {}
+    fn state(&mut self, _: StateChange<'_>) {}
+
+    fn save(&self, _: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        let _ = (state, ranges);
+        true
+    }
 
     fn forward(
         &mut self,
-        input: Activation,
-        _: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        Ok(Activation::from_host(
-            input.shape(),
-            input.as_slice().to_vec(),
-        ))
+        shards: Vec<ShardInput>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let copied = |shard: ShardInput| {
+            let input = shard.input;
+            Activation::from_host(input.shape(), input.as_slice().to_vec())
+        };
+        Ok(shards.into_iter().map(copied).collect())
     }
 
     fn backward(
         &mut self,
-        _: Shard,
-        grad_output: Activation,
-        _: &mut [f32],
-        _: &[Range<usize>],
-        _: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        Ok(Some(grad_output))
-    }
-
-    fn backward_input(
-        &mut self,
-        _: Shard,
-        grad_output: Activation,
-        _: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        Ok(Some(grad_output))
-    }
-
-    fn backward_weights(
-        &mut self,
-        _: Shard,
-        _: &mut [f32],
-        _: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        Ok(())
-    }
-
-    fn set_precision(&mut self, _: Precision) -> Result<(), EngineError> {
-        Ok(())
+        shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let _ = pass;
+        Ok(shards
+            .into_iter()
+            .map(|given| Some(given.grad_output))
+            .collect())
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
@@ -86,7 +82,7 @@ fn a_layer_after_packed_values_is_recomputed() {
     let seeds = SeedTree::new(3);
     let layers = vec![
         linear("first", 4, true, &seeds),
-        Box::new(Reader(StateLayout::default())),
+        Box::new(Reader::new()),
         linear("last", 16, false, &seeds),
     ];
     let chain = Chain::new(layers).expect("a model");
@@ -102,7 +98,7 @@ fn a_layer_after_packed_values_is_recomputed() {
         mode: Mode::Train,
     };
     let input = Activation::from_host(&[2, 4], vec![0.5; 8]);
-    let output = chain.forward(input, &context).expect("an output");
+    let output = chain.forward_shard(input, &context).expect("an output");
     let arena = ronde_core::layout::Arena::new(
         chain
             .layout()
@@ -111,7 +107,7 @@ fn a_layer_after_packed_values_is_recomputed() {
             .map(ronde_core::layout::TensorEntry::elements),
     );
     let mut gradients = vec![0.0; arena.len()];
-    let found = chain.backward(Shard(0), output, &mut gradients, arena.ranges(), true);
+    let found = chain.backward_shard(Shard(0), output, &mut gradients, arena.ranges(), true);
     assert!(found.expect("gradients").is_some());
     assert!(gradients.iter().all(|gradient| gradient.is_finite()));
     assert!(gradients.iter().any(|gradient| *gradient != 0.0));

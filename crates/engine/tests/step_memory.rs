@@ -9,7 +9,7 @@ use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_core::{Shard, Step};
 use ronde_engine::{
-    Activation, Chain, ForwardContext, Layer, Mode, ModelConfig, Normalisation, Precision,
+    Activation, Chain, ForwardContext, LayerExt, Mode, ModelConfig, Normalisation, Precision,
     Recomputation, SharedState, StepShape, host_memory,
 };
 
@@ -70,11 +70,13 @@ fn run(chain: &mut Chain, shape: &[usize], gradients: &mut [f32], arena: &Arena)
         mode: Mode::Train,
     };
     let input = Activation::from_host(shape, vec![0.5; shape.iter().product()]);
-    let mut output = chain.forward(input, &context).expect("a forward pass");
+    let mut output = chain
+        .forward_shard(input, &context)
+        .expect("a forward pass");
     // As a loss that replaces the outputs by their gradient.
     output.host_mut().expect("the only owner").fill(0.01);
     chain
-        .backward(Shard(0), output, gradients, arena.ranges(), false)
+        .backward_shard(Shard(0), output, gradients, arena.ranges(), false)
         .expect("a backward pass");
 }
 
@@ -114,7 +116,7 @@ fn planned_and_taken(
         let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
         let mut gradients = vec![0.0; arena.len()];
         let mut state = vec![0.0; arena.len()];
-        chain.save(&mut state, arena.ranges());
+        chain.save_state(&mut state, arena.ranges());
         chain.load_shared(&(Arc::new(state) as SharedState), arena.ranges());
         let before = NOW.load(Ordering::Relaxed);
         PEAK.store(before, Ordering::Relaxed);

@@ -17,7 +17,9 @@ use ronde_core::seed::SeedTree;
 use ronde_core::step_layout::{PipelineStage, StepLayout};
 use ronde_core::{Collectives, CollectivesExt, DType, GroupRank, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, CrossEntropy, EngineError, ForwardContext, Layer, LayerCost, OptimizerConfig,
+    Activation, BackwardPart, BackwardPass, Chain, CrossEntropy, EngineError, Layer, LayerCost,
+    LayerExt, LayerFacts, LayerSetting, OptimizerConfig, SavedValues, ShardGradient, ShardInput,
+    ShardSums, StateChange, engine_name,
 };
 use ronde_parallel::{MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy};
 use ronde_schedule::{
@@ -132,7 +134,7 @@ impl Settings {
 
 /// A layer that passes its input on and takes a known time.
 struct SleepingLayer {
-    layout: StateLayout,
+    facts: LayerFacts,
     forward: Duration,
 }
 
@@ -146,66 +148,63 @@ impl SleepingLayer {
             part: None,
         };
         Self {
-            layout: StateLayout {
-                tensors: vec![tensor],
-            },
+            facts: LayerFacts::new(
+                StateLayout {
+                    tensors: vec![tensor],
+                },
+                engine_name(),
+            ),
             forward,
         }
     }
 }
 
 impl Layer for SleepingLayer {
-    fn layout(&self) -> &StateLayout {
-        &self.layout
+    fn facts(&self) -> &LayerFacts {
+        &self.facts
     }
 
-    fn load(&mut self, _: &[f32], _: &[Range<usize>]) {}
+    fn set(&mut self, _: LayerSetting<'_>) {}
 
-    fn save(&self, _: &mut [f32], _: &[Range<usize>]) {}
+    fn state(&mut self, _: StateChange<'_>) {}
+
+    fn save(&self, _: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        let _ = (state, ranges);
+        true
+    }
 
     fn forward(
         &mut self,
-        input: Activation,
-        _: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        sleep(self.forward);
-        Ok(input)
+        shards: Vec<ShardInput>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        for _ in &shards {
+            sleep(self.forward);
+        }
+        Ok(shards.into_iter().map(|shard| shard.input).collect())
     }
 
     fn backward(
         &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        let found = self.backward_input(shard, grad_output, needs_input_gradient)?;
-        self.backward_weights(shard, gradients, ranges)?;
-        Ok(found)
-    }
-
-    fn backward_input(
-        &mut self,
-        _: Shard,
-        grad_output: Activation,
-        _: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        sleep(self.forward);
-        Ok(Some(grad_output))
-    }
-
-    fn backward_weights(
-        &mut self,
-        _: Shard,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        sleep(self.forward);
-        for range in ranges {
-            gradients[range.clone()].fill(0.0);
+        mut shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        for given in &mut shards {
+            let times = if pass.part == BackwardPart::Whole {
+                2
+            } else {
+                1
+            };
+            sleep(self.forward * times);
+            if pass.part != BackwardPart::Input {
+                for range in pass.ranges {
+                    given.gradients[range.clone()].fill(0.0);
+                }
+            }
         }
-        Ok(())
+        let of_input = |given: ShardGradient<'_>| Some(given.grad_output);
+        Ok(shards.into_iter().map(of_input).collect())
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
 use ronde_core::weight_hash;
-use ronde_engine::{Chain, SharedState};
+use ronde_engine::{Chain, GradientForm, LayerExt, SavedValues, SharedState};
 use ronde_protocol::holdings::HeldRanges;
 
 /// A tensor and its range in the flat state.
@@ -67,7 +67,11 @@ impl ModelState {
         Self {
             regions: regions(chain.len(), &tensors, arena.len()),
             layer_ranges,
-            has_tables: chain.layers().iter().map(|own| own.has_tables()).collect(),
+            has_tables: chain
+                .layers()
+                .iter()
+                .map(|own| own.facts().weight_gradients == GradientForm::Sparse)
+                .collect(),
             tensors,
             len: arena.len(),
             stored: HeldRanges::default(),
@@ -75,7 +79,7 @@ impl ModelState {
         }
     }
 
-    /// Returns whether a layer has tables: see [`Layer::has_tables`](ronde_engine::Layer::has_tables).
+    /// Returns whether a layer has tables: see [`GradientForm::Sparse`].
     #[must_use]
     pub fn has_tables(&self, layer: usize) -> bool {
         self.has_tables[layer]
@@ -94,7 +98,7 @@ impl ModelState {
     pub fn copy_from(&mut self, chain: &Chain) {
         for layer in 0..chain.len() {
             self.write_layer(layer, |values, ranges| {
-                chain.layers()[layer].save(values, ranges);
+                chain.layers()[layer].save_state(values, ranges);
             });
         }
     }
@@ -104,7 +108,7 @@ impl ModelState {
     pub fn write_initial(&mut self, chain: &Chain, layer: usize) -> bool {
         let mut is_known = true;
         self.write_layer(layer, |values, ranges| {
-            is_known = chain.layers()[layer].write_initial(values, ranges);
+            is_known = chain.layers()[layer].save(SavedValues::Initial, values, ranges);
         });
         is_known
     }

@@ -34,8 +34,8 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::weight_hash;
 use ronde_core::{BatchCounts, Buffer, Group, GroupRank, Shard, Step, Work};
 use ronde_engine::{
-    Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, Mode, ParameterRule,
-    PartPlace,
+    Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, LayerExt, Mode,
+    ParameterRule, PartPlace,
 };
 use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::ShardReport;
@@ -252,7 +252,7 @@ impl SynchronousStrategy {
             let mut tokens = None;
             for layer in &self.chain.layers()[stage.layers.clone()] {
                 shape = layer.cost(&shape).output_shape;
-                tokens = layer.output_tokens();
+                tokens = layer.facts().output_tokens.clone();
             }
             let mut of_rank = shape[1..].to_vec();
             if let Some(tokens) = tokens.filter(|_| in_training) {
@@ -554,7 +554,7 @@ impl Strategy for SynchronousStrategy {
         self.chain
             .layers_mut()
             .iter_mut()
-            .for_each(|layer| layer.discard());
+            .for_each(|layer| layer.discard_all());
         if self.gathers_weights() {
             self.chain.release_state();
         }

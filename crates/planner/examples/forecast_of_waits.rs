@@ -14,9 +14,13 @@ use std::time::{Duration, Instant};
 use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
 use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
-use ronde_core::{DType, Event, GroupRank, Shard, Tracker, WorldSize};
+use ronde_core::{DType, Event, GroupRank, Tracker, WorldSize};
 use ronde_data::{OpenContext, Split};
-use ronde_engine::{Activation, Chain, EngineError, ForwardContext, Layer, LayerCost};
+use ronde_engine::{
+    Activation, BackwardPart, BackwardPass, Chain, EngineError, Layer, LayerCost, LayerExt,
+    LayerFacts, LayerSetting, SavedValues, ShardGradient, ShardInput, ShardSums, StateChange,
+    engine_name,
+};
 use ronde_parallel::{ModelState, bucket};
 use ronde_planner::{
     BucketShape, ChoiceLimits, ClusterShape, CollectiveTimes, HostLink, LayerCosts,
@@ -59,7 +63,7 @@ struct WaitShape {
 /// A layer that takes a known time, and twice that for the backward pass.
 struct WaitingLayer {
     shape: WaitShape,
-    layout: StateLayout,
+    facts: LayerFacts,
 }
 
 impl WaitingLayer {
@@ -72,8 +76,14 @@ impl WaitingLayer {
             part: None,
         };
         Self {
-            layout: StateLayout {
-                tensors: vec![tensor],
+            facts: LayerFacts {
+                is_suspendable: true,
+                ..LayerFacts::new(
+                    StateLayout {
+                        tensors: vec![tensor],
+                    },
+                    engine_name(),
+                )
             },
             shape,
         }
@@ -85,70 +95,56 @@ fn constant(samples: usize, width: usize) -> Activation {
 }
 
 impl Layer for WaitingLayer {
-    fn layout(&self) -> &StateLayout {
-        &self.layout
+    fn facts(&self) -> &LayerFacts {
+        &self.facts
     }
 
-    fn load(&mut self, _: &[f32], _: &[Range<usize>]) {}
+    fn set(&mut self, _: LayerSetting<'_>) {}
 
-    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
+    fn state(&mut self, _: StateChange<'_>) {}
+
+    fn save(&self, _: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
         for range in ranges {
             state[range.clone()].fill(0.5);
         }
-    }
-
-    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
-        self.save(state, ranges);
-        true
-    }
-
-    fn is_suspendable(&self) -> bool {
         true
     }
 
     fn forward(
         &mut self,
-        input: Activation,
-        _: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        wait(self.shape.forward);
-        Ok(constant(input.samples(), self.shape.outputs))
+        shards: Vec<ShardInput>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let waited = |shard: ShardInput| {
+            wait(self.shape.forward);
+            constant(shard.input.samples(), self.shape.outputs)
+        };
+        Ok(shards.into_iter().map(waited).collect())
     }
 
     fn backward(
         &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        let found = self.backward_input(shard, grad_output, needs_input_gradient)?;
-        self.backward_weights(shard, gradients, ranges)?;
-        Ok(found)
-    }
-
-    fn backward_input(
-        &mut self,
-        _: Shard,
-        grad_output: Activation,
-        _: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        wait(self.shape.forward);
-        Ok(Some(constant(grad_output.samples(), self.shape.inputs)))
-    }
-
-    fn backward_weights(
-        &mut self,
-        _: Shard,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        wait(self.shape.forward);
-        for range in ranges {
-            gradients[range.clone()].fill(1e-3);
+        mut shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        for given in &mut shards {
+            let times = if pass.part == BackwardPart::Whole {
+                2
+            } else {
+                1
+            };
+            wait(self.shape.forward * times);
+            if pass.part != BackwardPart::Input {
+                for range in pass.ranges {
+                    given.gradients[range.clone()].fill(1e-3);
+                }
+            }
         }
-        Ok(())
+        let of_input = |given: ShardGradient<'_>| {
+            Some(constant(given.grad_output.samples(), self.shape.inputs))
+        };
+        Ok(shards.into_iter().map(of_input).collect())
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {

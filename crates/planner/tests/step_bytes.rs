@@ -14,7 +14,9 @@ use ronde_core::{
     BatchCounts, Buffer, CollectiveError, Collectives, DType, Group, GroupRank, Operation,
     PointToPoint, Shard, Step, Tag, Work, WorldSize,
 };
-use ronde_engine::{Chain, CrossEntropy, Layer, Loss, ModelConfig, OptimizerConfig, PassEnds};
+use ronde_engine::{
+    Chain, CrossEntropy, Layer, LayerExt, Loss, ModelConfig, OptimizerConfig, PassEnds,
+};
 use ronde_parallel::{
     CommittedUpdate, MicroBatch, ModelState, Strategy, SynchronousConfig, SynchronousStrategy,
     ZeroLevel, bucket,
@@ -104,7 +106,7 @@ impl Case {
     fn costs(&self) -> ModelCosts {
         let (chain, loss) = (self.chain(), self.loss());
         let mut shape = [&[SAMPLES], self.sample].concat();
-        let output_parts = chain.layers().last().unwrap().output_parts();
+        let output_parts = chain.facts().output_parts.clone();
         let last = chain.len() - 1;
         let layers = chain.layers().iter().enumerate().map(|(index, layer)| {
             let ends = PassEnds {
@@ -115,12 +117,17 @@ impl Case {
             shape = layer.cost(&shape).output_shape;
             let tensors = layer.layout().tensors.iter();
             let output_bytes = 4 * shape.iter().product::<usize>();
-            let output_part_bytes = layer.output_tokens().map_or_else(Vec::new, |tokens| {
-                let parts = tokens.parts.iter();
-                parts
-                    .map(|of_part| output_bytes / shape[1] * of_part)
-                    .collect()
-            });
+            let output_part_bytes =
+                layer
+                    .facts()
+                    .output_tokens
+                    .as_ref()
+                    .map_or_else(Vec::new, |tokens| {
+                        let parts = tokens.parts.iter();
+                        parts
+                            .map(|of_part| output_bytes / shape[1] * of_part)
+                            .collect()
+                    });
             LayerCosts {
                 elements: tensors.map(TensorEntry::elements).sum(),
                 output_bytes,

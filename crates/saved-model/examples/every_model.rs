@@ -7,7 +7,7 @@ use std::path::Path;
 use ronde_core::layout::{Arena, Role, TensorEntry};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{DataSignature, FormatHeader};
-use ronde_engine::{Activation, Chain, Layer, ModelConfig};
+use ronde_engine::{Activation, Chain, LayerExt, ModelConfig};
 use ronde_saved_model::{
     ExportFormat, ModelManifest, NamedTensor, Naming, SavedModel, export, save, write_safetensors,
 };
@@ -125,7 +125,7 @@ fn save_trained(
     let tensors = &chain.layout().tensors;
     let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
     let mut values = vec![0.0; arena.len()];
-    chain.save(&mut values, arena.ranges());
+    chain.save_state(&mut values, arena.ranges());
     for (entry, range) in tensors.iter().zip(arena.ranges()) {
         if entry.shape.len() > 1 {
             continue;

@@ -5,7 +5,7 @@ use std::path::Path;
 use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_core::{DataSignature, FormatHeader};
-use ronde_engine::{EngineError, Layer, ModelConfig};
+use ronde_engine::{EngineError, LayerExt, ModelConfig};
 
 use crate::converted::convert;
 use crate::error::ModelError;

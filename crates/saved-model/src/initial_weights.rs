@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ronde_core::layout::{Arena, StateLayout, TensorEntry};
-use ronde_engine::{Chain, Layer, ModelConfig, matches_pattern};
+use ronde_engine::{Chain, Layer, LayerExt, ModelConfig, matches_pattern};
 
 use crate::converted::transposed;
 use crate::error::{ModelError, TensorProblem};
@@ -113,7 +113,7 @@ impl InitialWeights {
         let tensors = &chain.layout().tensors;
         let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
         let mut values = vec![0.0; arena.len()];
-        chain.save(&mut values, arena.ranges());
+        chain.save_state(&mut values, arena.ranges());
         self.write_into(
             tensors.iter().zip(arena.ranges().iter().cloned()),
             &mut values,

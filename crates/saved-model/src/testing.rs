@@ -5,7 +5,7 @@ use std::path::Path;
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_core::{DataSignature, FormatHeader};
-use ronde_engine::{Chain, Layer, ModelConfig};
+use ronde_engine::{Chain, LayerExt, ModelConfig};
 use serde::Deserialize;
 
 use crate::manifest::ModelManifest;
@@ -54,7 +54,7 @@ pub(crate) fn save_to(folder: &Path, chain: &Chain, manifest: &ModelManifest) {
     let tensors = &chain.layout().tensors;
     let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
     let mut values = vec![0.0; arena.len()];
-    chain.save(&mut values, arena.ranges());
+    chain.save_state(&mut values, arena.ranges());
     let named = tensors
         .iter()
         .zip(arena.ranges())

@@ -15,10 +15,13 @@ use std::thread;
 use std::time::Duration;
 
 use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
-use ronde_core::layout::StateLayout;
-use ronde_core::{Event, GroupRank, Shard, Tracker, WorldSize};
+use ronde_core::{Event, GroupRank, Tracker, WorldSize};
 use ronde_data::OpenContext;
-use ronde_engine::{Activation, EngineError, ForwardContext, Layer, LayerCost, Mode, SharedState};
+use ronde_engine::{
+    Activation, BackwardPart, BackwardPass, DiscardedShards, EngineError, Layer, LayerCost,
+    LayerExt, LayerFacts, LayerSetting, Mode, SavedValues, ShardGradient, ShardInput, ShardSums,
+    StateChange,
+};
 use ronde_train::{JobGroup, Plan, RunConfig, Training};
 
 type ExampleResult<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -47,91 +50,59 @@ struct WaitingLayer {
 }
 
 impl Layer for WaitingLayer {
-    fn layout(&self) -> &StateLayout {
-        self.inner.layout()
+    fn facts(&self) -> &LayerFacts {
+        self.inner.facts()
     }
 
-    fn name(&self) -> &str {
-        self.inner.name()
+    fn set(&mut self, setting: LayerSetting<'_>) {
+        self.inner.set(setting);
     }
 
-    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
-        self.inner.load(state, ranges);
+    fn state(&mut self, change: StateChange<'_>) {
+        self.inner.state(change);
     }
 
-    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
-        self.inner.load_shared(state, ranges);
-    }
-
-    fn release_state(&mut self) {
-        self.inner.release_state();
-    }
-
-    fn is_suspendable(&self) -> bool {
-        self.inner.is_suspendable()
-    }
-
-    fn suspend_state(&mut self) {
-        self.inner.suspend_state();
-    }
-
-    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
-        self.inner.write_initial(state, ranges)
-    }
-
-    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        self.inner.save(state, ranges);
+    fn save(&self, which: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        self.inner.save(which, state, ranges)
     }
 
     fn forward(
         &mut self,
-        input: Activation,
-        context: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        if context.mode == Mode::Train {
-            wait(self.each * input.samples() as u32, &self.waited);
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        for shard in shards
+            .iter()
+            .filter(|shard| shard.context.mode == Mode::Train)
+        {
+            wait(self.each * shard.input.samples() as u32, &self.waited);
         }
-        self.inner.forward(input, context)
+        self.inner.forward(shards, sums)
     }
 
     fn backward(
         &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        wait(self.each * 2 * grad_output.samples() as u32, &self.waited);
-        self.inner
-            .backward(shard, grad_output, gradients, ranges, needs_input_gradient)
+        shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        if pass.part == BackwardPart::Whole {
+            for given in &shards {
+                wait(
+                    self.each * 2 * given.grad_output.samples() as u32,
+                    &self.waited,
+                );
+            }
+        }
+        self.inner.backward(shards, pass, sums)
     }
 
-    fn backward_input(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        self.inner
-            .backward_input(shard, grad_output, needs_input_gradient)
-    }
-
-    fn backward_weights(
-        &mut self,
-        shard: Shard,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        self.inner.backward_weights(shard, gradients, ranges)
+    fn discard(&mut self, which: DiscardedShards) {
+        self.inner.discard(which);
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
         self.inner.cost(input_shape)
-    }
-
-    fn discard(&mut self) {
-        self.inner.discard();
     }
 }
 

@@ -15,9 +15,12 @@ use std::time::Duration;
 use ronde_comm::{GroupConfig, ProcessGroup, Security, bind};
 use ronde_core::layout::StateLayout;
 use ronde_core::staleness::WorkerStaleness;
-use ronde_core::{Event, GroupRank, Shard, Tracker, WorldSize};
+use ronde_core::{Event, GroupRank, Tracker, WorldSize};
 use ronde_data::OpenContext;
-use ronde_engine::{Activation, Chain, EngineError, ForwardContext, Layer, LayerCost};
+use ronde_engine::{
+    Activation, BackwardPass, Chain, EngineError, Layer, LayerCost, LayerFacts, LayerSetting,
+    SavedValues, ShardGradient, ShardInput, ShardSums, StateChange, engine_name,
+};
 use ronde_train::{JobGroup, Plan, RunConfig, Training};
 
 type ExampleResult<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -35,61 +38,46 @@ fn wait(duration: Duration) {
 
 /// A layer that waits in proportion to its samples, and changes nothing.
 struct WaitingFront {
-    layout: StateLayout,
+    facts: LayerFacts,
     each: Duration,
 }
 
 impl Layer for WaitingFront {
-    fn layout(&self) -> &StateLayout {
-        &self.layout
+    fn facts(&self) -> &LayerFacts {
+        &self.facts
     }
 
-    fn load(&mut self, _: &[f32], _: &[Range<usize>]) {}
+    fn set(&mut self, _: LayerSetting<'_>) {}
 
-    fn save(&self, _: &mut [f32], _: &[Range<usize>]) {}
+    fn state(&mut self, _: StateChange<'_>) {}
 
-    fn write_initial(&self, _: &mut [f32], _: &[Range<usize>]) -> bool {
+    fn save(&self, _: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        let _ = (state, ranges);
         true
     }
 
     fn forward(
         &mut self,
-        input: Activation,
-        context: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        if context.mode == ronde_engine::Mode::Train {
-            wait(self.each * input.samples() as u32);
-        }
-        Ok(input)
+        shards: Vec<ShardInput>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let waited = |shard: ShardInput| {
+            if shard.context.mode == ronde_engine::Mode::Train {
+                wait(self.each * shard.input.samples() as u32);
+            }
+            shard.input
+        };
+        Ok(shards.into_iter().map(waited).collect())
     }
 
     fn backward(
         &mut self,
-        _: Shard,
-        _: Activation,
-        _: &mut [f32],
-        _: &[Range<usize>],
-        _: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        Ok(None)
-    }
-
-    fn backward_input(
-        &mut self,
-        _: Shard,
-        _: Activation,
-        _: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        Ok(None)
-    }
-
-    fn backward_weights(
-        &mut self,
-        _: Shard,
-        _: &mut [f32],
-        _: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        Ok(())
+        shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let _ = pass;
+        Ok(shards.iter().map(|_| None).collect())
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
@@ -193,9 +181,7 @@ fn run_rank(
         false => 1.0,
     };
     let front = WaitingFront {
-        layout: StateLayout {
-            tensors: Vec::new(),
-        },
+        facts: LayerFacts::new(StateLayout::default(), engine_name()),
         each: Duration::from_secs_f64(factor * compared.sample_ms * 1e-3),
     };
     let chain = Chain::new(vec![Box::new(front), Box::new(model)])?;

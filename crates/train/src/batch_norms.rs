@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use ronde_core::shards::even_sizes;
 use ronde_data::Dataset;
-use ronde_engine::{BatchNormValues, Chain, Layer};
+use ronde_engine::{Chain, Layer};
 use ronde_parallel::MicroBatch;
 
 use crate::error::TrainError;
@@ -33,7 +33,7 @@ impl BatchNorms {
     }
 
     fn of(chain: &Chain) -> Self {
-        let norms: Vec<BatchNormValues> = chain.batch_norms();
+        let norms = chain.facts().batch_norms.clone();
         let first = |has_all_shards: bool| {
             let mut norms = norms.iter();
             let found =

@@ -8,7 +8,9 @@ use std::io;
 use std::path::Path;
 
 use ronde_core::{Rank, Shard};
-use ronde_engine::{Activation, Chain, EngineError, EvaluationSize, Layer, PartPlace};
+use ronde_engine::{
+    Activation, Chain, EngineError, EvaluationSize, Layer, LayerExt, LayerSetting, PartPlace,
+};
 use ronde_parallel::{ModelState, ParallelError, evaluate_guarded};
 use ronde_saved_model::{NamedTensor, PublishedModel};
 
@@ -39,7 +41,7 @@ impl FinishedModel {
     ) -> Self {
         chain.set_parts(&PartPlace::all(chain.parts()));
         if let Some(last) = chain.layers_mut().last_mut() {
-            last.set_output_apart(false);
+            last.set(LayerSetting::OutputApart(false));
         }
         for layer in 0..chain.len() {
             state.load_into(&mut chain, layer);

@@ -4,7 +4,10 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ronde_core::layout::{StateLayout, TensorEntry};
-use ronde_engine::{Activation, ForwardContext, Layer, Mode, NotSummed, PartExchange, PartPlace};
+use ronde_engine::{
+    Activation, ForwardContext, Layer, LayerExt, LayerSetting, Mode, NotSummed, PartExchange,
+    PartPlace,
+};
 
 /// The times of exchanges that were left out.
 #[derive(Debug, Default)]
@@ -102,7 +105,7 @@ impl FirstPart {
     /// Lets a layer compute the part.
     pub(crate) fn place(&self, layer: &mut dyn Layer) {
         layer.set_parts(&self.place);
-        layer.set_output_apart(self.output_parts.is_some());
+        layer.set(LayerSetting::OutputApart(self.output_parts.is_some()));
     }
 
     /// Returns the seconds of exchanges in the last pass.

@@ -7,7 +7,7 @@ use ronde_core::layout::TensorEntry;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::Dataset;
-use ronde_engine::{Chain, Layer, ModelConfig, PartPlace, StepShape};
+use ronde_engine::{Chain, Layer, LayerExt, ModelConfig, PartPlace, StepShape};
 use ronde_parallel::ZeroLevel;
 use ronde_schedule::{PipelineSchedule, ProgramAction, ProgramShape, ShardOrder, programs};
 
@@ -310,7 +310,7 @@ fn check_layers(config: &RunConfig, chain: &mut Chain, is_own: bool) -> Result<(
         let hint = hint.to_owned();
         Err(TrainError::Impossible { problem, hint })
     };
-    if section.pipeline > 1 && chain.in_lock_step().is_some() {
+    if section.pipeline > 1 && chain.facts().needs_all_shards {
         let problem = "a pipeline cannot train this model: a layer needs sums over all samples of a step within its pass";
         return refused(
             problem.to_owned(),
@@ -328,7 +328,7 @@ fn check_layers(config: &RunConfig, chain: &mut Chain, is_own: bool) -> Result<(
         );
     }
     let mut kept = chain.layers().iter();
-    let Some(layer) = kept.find(|layer| !layer.is_suspendable()) else {
+    let Some(layer) = kept.find(|layer| !layer.facts().is_suspendable) else {
         return Ok(());
     };
     let (name, engine) = (layer.name(), layer.engine());

@@ -2,7 +2,7 @@
 
 use ronde_core::step_layout::{PipelineStage, StepLayout, divide_layers};
 use ronde_data::{Dataset, Targets};
-use ronde_engine::{Chain, Layer, ModelConfig};
+use ronde_engine::{Chain, Layer, LayerExt, ModelConfig};
 use ronde_parallel::{PredictorTargets, SyntheticGradientsConfig};
 
 use crate::error::TrainError;
@@ -150,7 +150,7 @@ fn targets(plan: &Plan, train: &dyn Dataset) -> PredictorTargets {
 
 /// Checks that a model can be divided into stages that update alone.
 fn check_model(model: &ModelConfig, chain: &mut Chain) -> Result<(), TrainError> {
-    if chain.in_lock_step().is_some() {
+    if chain.facts().needs_all_shards {
         let problem = "predicted gradients cannot train this model: a layer needs sums over all samples of a step within its pass";
         let hint = match model {
             ModelConfig::KMeans { .. } => "leave [sync] out: `kmeans` has only one layer",

@@ -3,12 +3,11 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use ronde_core::layout::StateLayout;
-use ronde_core::{PartTransfers, Shard};
+use ronde_core::PartTransfers;
 use ronde_engine::{
-    Activation, BatchNormValues, Device, EngineError, ForwardContext, KeptText, Layer, LayerCost,
-    LockStep, PartPlace, PassEnds, Precision, ShardGradient, ShardInput, ShardSums, SharedState,
-    TokenShares,
+    Activation, BackwardPart, BackwardPass, DiscardedShards, EngineError, KeptText, Layer,
+    LayerCost, LayerExt, LayerFacts, LayerSetting, PassEnds, SavedValues, ShardGradient,
+    ShardInput, ShardSums, StateChange,
 };
 
 use crate::first_part::FirstPart;
@@ -70,12 +69,18 @@ impl TimedLayer {
         self
     }
 
-    fn timed<T>(&mut self, kind: PassKind, pass: impl FnOnce(&mut dyn Layer) -> T) -> T {
+    /// Runs a pass of some shards, and records the time of each.
+    fn timed<T>(
+        &mut self,
+        kind: PassKind,
+        shards: usize,
+        pass: impl FnOnce(&mut dyn Layer) -> T,
+    ) -> T {
         let begun = ronde_clock::seconds();
         let result = pass(&mut *self.inner);
         let exchanged_s = self.part.as_ref().map_or(0.0, FirstPart::take_exchanged_s);
-        self.times
-            .record(kind, ronde_clock::seconds() - begun - exchanged_s);
+        let took = ronde_clock::seconds() - begun - exchanged_s;
+        self.times.record(kind, took / shards.max(1) as f64);
         result
     }
 
@@ -97,56 +102,77 @@ impl TimedLayer {
 }
 
 impl Layer for TimedLayer {
-    fn layout(&self) -> &StateLayout {
-        self.inner.layout()
+    fn facts(&self) -> &LayerFacts {
+        self.inner.facts()
     }
 
-    fn name(&self) -> &str {
-        self.inner.name()
+    fn set(&mut self, setting: LayerSetting<'_>) {
+        match (&self.part, setting) {
+            (Some(part), LayerSetting::Parts(_)) => part.place(&mut *self.inner),
+            (Some(_), LayerSetting::OutputApart(_)) => {}
+            _ => self.inner.set(setting),
+        }
     }
 
-    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
-        self.inner.load(state, ranges);
+    fn state(&mut self, change: StateChange<'_>) {
+        self.inner.state(change);
     }
 
-    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
-        self.inner.load_shared(state, ranges);
-    }
-
-    fn release_state(&mut self) {
-        self.inner.release_state();
-    }
-
-    fn is_suspendable(&self) -> bool {
-        self.inner.is_suspendable()
-    }
-
-    fn suspend_state(&mut self) {
-        self.inner.suspend_state();
-    }
-
-    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
-        self.inner.write_initial(state, ranges)
+    fn save(&self, which: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        self.inner.save(which, state, ranges)
     }
 
     fn is_initial(&self) -> bool {
         self.inner.is_initial()
     }
 
-    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        self.inner.save(state, ranges);
-    }
-
     fn forward(
         &mut self,
-        input: Activation,
-        context: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        let output = self.timed(PassKind::Forward, |layer| layer.forward(input, context))?;
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let contexts: Vec<_> = shards.iter().map(|shard| shard.context).collect();
+        let outputs = self.timed(PassKind::Forward, contexts.len(), |layer| {
+            layer.forward(shards, sums)
+        })?;
         Ok(match &self.part {
-            Some(part) => part.whole_output(output, context),
-            None => output,
+            Some(part) => {
+                let outputs = outputs.into_iter().zip(&contexts);
+                outputs
+                    .map(|(output, context)| part.whole_output(output, context))
+                    .collect()
+            }
+            None => outputs,
         })
+    }
+
+    fn backward(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let kind = match pass.part {
+            BackwardPart::Whole => PassKind::Backward,
+            BackwardPart::Input => PassKind::BackwardInput,
+            BackwardPart::Weights => PassKind::BackwardWeights,
+        };
+        let mut ranges = pass.ranges.to_vec();
+        let mut given = Vec::with_capacity(shards.len());
+        for mut shard in shards {
+            if pass.part != BackwardPart::Weights {
+                shard.grad_output = self.own_gradient(shard.grad_output);
+            }
+            if pass.part != BackwardPart::Input {
+                ranges = self.own_ranges(pass.ranges, shard.gradients);
+            }
+            given.push(shard);
+        }
+        let pass = BackwardPass {
+            ranges: &ranges,
+            ..pass
+        };
+        self.timed(kind, given.len(), |layer| layer.backward(given, pass, sums))
     }
 
     fn extend(
@@ -158,88 +184,8 @@ impl Layer for TimedLayer {
         self.inner.extend(input, texts, layer)
     }
 
-    fn backward(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        let grad_output = self.own_gradient(grad_output);
-        let ranges = self.own_ranges(ranges, gradients);
-        self.timed(PassKind::Backward, |layer| {
-            layer.backward(shard, grad_output, gradients, &ranges, needs_input_gradient)
-        })
-    }
-
-    fn backward_input(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        let grad_output = self.own_gradient(grad_output);
-        self.timed(PassKind::BackwardInput, |layer| {
-            layer.backward_input(shard, grad_output, needs_input_gradient)
-        })
-    }
-
-    fn backward_weights(
-        &mut self,
-        shard: Shard,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        let ranges = self.own_ranges(ranges, gradients);
-        self.timed(PassKind::BackwardWeights, |layer| {
-            layer.backward_weights(shard, gradients, &ranges)
-        })
-    }
-
-    fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.inner.set_device(device);
-    }
-
-    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
-        self.inner.set_precision(precision)
-    }
-
-    fn parts(&self) -> u32 {
-        self.inner.parts()
-    }
-
-    fn input_tokens(&self) -> Option<TokenShares> {
-        self.inner.input_tokens()
-    }
-
-    fn output_tokens(&self) -> Option<TokenShares> {
-        self.inner.output_tokens()
-    }
-
-    fn output_parts(&self) -> Option<Vec<usize>> {
-        self.inner.output_parts()
-    }
-
-    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
-        self.inner.part_transfers(input_shape, ends)
-    }
-
-    fn set_output_apart(&mut self, is_apart: bool) {
-        if self.part.is_none() {
-            self.inner.set_output_apart(is_apart);
-        }
-    }
-
-    fn set_parts(&mut self, place: &PartPlace) {
-        match &self.part {
-            Some(part) => part.place(&mut *self.inner),
-            None => self.inner.set_parts(place),
-        }
-    }
-
-    fn engine(&self) -> String {
-        self.inner.engine()
+    fn discard(&mut self, which: DiscardedShards) {
+        self.inner.discard(which);
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
@@ -250,54 +196,7 @@ impl Layer for TimedLayer {
         self.inner.work(input_shape, needs_input_gradient)
     }
 
-    fn has_tables(&self) -> bool {
-        self.inner.has_tables()
-    }
-
-    fn discard(&mut self) {
-        self.inner.discard();
-    }
-
-    fn discard_shard(&mut self, shard: Shard) {
-        self.inner.discard_shard(shard);
-    }
-
-    fn batch_norms(&self) -> Vec<BatchNormValues> {
-        self.inner.batch_norms()
-    }
-
-    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
-        self.inner.in_lock_step()?;
-        Some(self)
-    }
-}
-
-impl LockStep for TimedLayer {
-    fn forward_shards(
-        &mut self,
-        shards: Vec<ShardInput>,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Activation>, EngineError> {
-        let (count, begun) = (shards.len().max(1), ronde_clock::seconds());
-        let outputs = self.inner.forward_shards(shards, sums);
-        let each = (ronde_clock::seconds() - begun) / count as f64;
-        self.times.record(PassKind::Forward, each);
-        outputs
-    }
-
-    fn backward_shards(
-        &mut self,
-        shards: Vec<ShardGradient<'_>>,
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Option<Activation>>, EngineError> {
-        let (count, begun) = (shards.len().max(1), ronde_clock::seconds());
-        let found = self
-            .inner
-            .backward_shards(shards, ranges, needs_input_gradient, sums);
-        let each = (ronde_clock::seconds() - begun) / count as f64;
-        self.times.record(PassKind::Backward, each);
-        found
+    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
+        self.inner.part_transfers(input_shape, ends)
     }
 }

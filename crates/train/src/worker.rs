@@ -9,7 +9,7 @@ use ronde_checkpoint::CheckpointError;
 use ronde_comm::{ConnectionPool, GroupConfig, ProcessGroup, Security};
 use ronde_core::{Event, Group, GroupRank, NullTracker, Rank, Tracker};
 use ronde_data::DataEvent;
-use ronde_engine::Layer;
+use ronde_engine::LayerExt;
 use ronde_protocol::{Assignment, JobMember, LoneMember, MembershipPolicy};
 
 use crate::checkpoints::{self, ProcessContext, Resume, RunCheckpoints};

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 
 use ronde_core::{Generation, Rank, WorldSize};
-use ronde_engine::Layer;
+use ronde_engine::LayerExt;
 use ronde_protocol::{Assignment, GenerationPurpose, MembershipPolicy};
 use ronde_saved_model::SavedModel;
 use ronde_train::checkpoints::ProcessContext;

@@ -16,9 +16,10 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{Collectives, Event, GroupRank, Shard, Step, Tracker, WorldSize};
 use ronde_data::OpenContext;
 use ronde_engine::{
-    Activation, Chain, Device, EngineError, ForwardContext, HostDevice, KernelCall, KernelObserver,
-    Layer, LayerCost, LearningRate, Loss, LossOutput, Metric, ObservedDevice, Precision,
-    Predictions, TopAccuracy,
+    Activation, BackwardPass, Chain, Device, EngineError, HostDevice, KernelCall, KernelObserver,
+    Layer, LayerCost, LayerExt, LayerFacts, LayerSetting, LearningRate, Loss, LossOutput, Metric,
+    ObservedDevice, Precision, Predictions, SavedValues, ShardGradient, ShardInput, ShardSums,
+    StateChange, TopAccuracy,
 };
 use ronde_parallel::{HeldVector, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy};
 use ronde_store::LocalStore;
@@ -356,53 +357,53 @@ fn wrong_functions_are_errors_with_their_names() {
 }
 
 /// A layer that panics for shards of two samples.
-struct Panicking(StateLayout);
+struct Panicking(LayerFacts);
+
+impl Panicking {
+    fn new() -> Self {
+        let engine = ronde_engine::engine_name();
+        Self(LayerFacts::new(StateLayout::default(), engine))
+    }
+}
 
 impl Layer for Panicking {
-    fn layout(&self) -> &StateLayout {
+    fn facts(&self) -> &LayerFacts {
         &self.0
     }
 
-    fn load(&mut self, _: &[f32], _: &[Range<usize>]) {}
+    fn set(&mut self, _: LayerSetting<'_>) {}
 
-    fn save(&self, _: &mut [f32], _: &[Range<usize>]) {}
+    fn state(&mut self, _: StateChange<'_>) {}
+
+    fn save(&self, _: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        let _ = (state, ranges);
+        true
+    }
 
     fn forward(
         &mut self,
-        input: Activation,
-        _: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        assert!(input.samples() != 2, "cannot multiply {:?}", input.shape());
-        Ok(input)
+        shards: Vec<ShardInput>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let passed = |shard: ShardInput| {
+            let input = shard.input;
+            assert!(input.samples() != 2, "cannot multiply {:?}", input.shape());
+            input
+        };
+        Ok(shards.into_iter().map(passed).collect())
     }
 
     fn backward(
         &mut self,
-        _: Shard,
-        grad_output: Activation,
-        _: &mut [f32],
-        _: &[Range<usize>],
-        _: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        Ok(Some(grad_output))
-    }
-
-    fn backward_input(
-        &mut self,
-        _: Shard,
-        grad_output: Activation,
-        _: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        Ok(Some(grad_output))
-    }
-
-    fn backward_weights(
-        &mut self,
-        _: Shard,
-        _: &mut [f32],
-        _: &[Range<usize>],
-    ) -> Result<(), EngineError> {
-        Ok(())
+        shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        _: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let _ = pass;
+        Ok(shards
+            .into_iter()
+            .map(|given| Some(given.grad_output))
+            .collect())
     }
 
     fn cost(&self, input_shape: &[usize]) -> LayerCost {
@@ -415,7 +416,7 @@ impl Layer for Panicking {
 
 #[test]
 fn a_panic_of_a_layer_is_an_error_that_names_it() {
-    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking(StateLayout::default()))];
+    let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking::new())];
     let chain = Chain::new(layers).unwrap();
     let group = ProcessGroup::alone(GroupConfig::new("dp", "test", GroupRank(0)));
     let shards = ShardPlan::new(1, WorldSize::ONE).unwrap();
@@ -444,7 +445,7 @@ fn a_panic_of_a_layer_is_an_error_that_names_it() {
 #[test]
 fn a_layer_of_another_engine_has_f32_only() {
     let chain = || {
-        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking(StateLayout::default()))];
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking::new())];
         Chain::new(layers).unwrap()
     };
     chain().with_precision(Precision::F32).unwrap();
@@ -565,7 +566,7 @@ fn a_layer_that_keeps_its_weights_is_not_divided() {
         let context = OpenContext::new(".".as_ref(), 42);
         let split = ronde_data::open(&run.data, &context).unwrap();
         let mut plan = Plan::resolve(&run, WorldSize::ONE, &*split.train).unwrap();
-        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking(StateLayout::default()))];
+        let layers: Vec<Box<dyn Layer>> = vec![Box::new(Panicking::new())];
         let mut chain = Chain::new(layers).unwrap();
         plan.bind_own_model(&chain).unwrap();
         let refused = ModelParts::of(&plan, &mut chain, &*split.train).map(drop);

@@ -7,6 +7,7 @@ use ronde_core::Step;
 use super::*;
 use crate::device::{seed_engine, training_device};
 use crate::testing::{arena, bits, samples, state, training};
+use ronde_engine::LayerExt;
 
 #[derive(Module, Debug)]
 struct UserModule {
@@ -45,19 +46,19 @@ fn user_layer(
 
 fn run(layer: &mut dyn Layer, rows: usize, shard: u32) -> (Vec<f32>, Vec<f32>) {
     let output = layer
-        .forward(samples(&[rows, 3], 5), &training(1, shard))
+        .forward_shard(samples(&[rows, 3], 5), &training(1, shard))
         .unwrap();
     let shape = output.shape().to_vec();
     let arena = arena(layer);
     let mut gradients = vec![f32::NAN; arena.len()];
     let given = samples(&shape, 6);
     let input = layer
-        .backward(Shard(shard), given, &mut gradients, arena.ranges(), true)
+        .backward_shard(Shard(shard), given, &mut gradients, arena.ranges(), true)
         .unwrap()
         .unwrap();
     assert_eq!(input.shape(), [rows, 3]);
     layer
-        .forward(samples(&[rows, 3], 5), &training(1, shard))
+        .forward_shard(samples(&[rows, 3], 5), &training(1, shard))
         .unwrap();
     let again = layer.backward_input(Shard(shard), samples(&shape, 6), true);
     assert_eq!(
@@ -151,12 +152,14 @@ fn evaluation_uses_committed_statistics_and_changes_nothing() {
     let mut layer = user_layer(0.25);
     let evaluate = ForwardContext::evaluate();
     let one = layer
-        .forward(samples(&[6, 3], 5), &evaluate)
+        .forward_shard(samples(&[6, 3], 5), &evaluate)
         .unwrap()
         .into_host();
-    let _ = layer.forward(samples(&[6, 3], 9), &training(0, 0)).unwrap();
+    let _ = layer
+        .forward_shard(samples(&[6, 3], 9), &training(0, 0))
+        .unwrap();
     let two = layer
-        .forward(samples(&[6, 3], 5), &evaluate)
+        .forward_shard(samples(&[6, 3], 5), &evaluate)
         .unwrap()
         .into_host();
     assert_eq!(bits(&one), bits(&two));
@@ -164,7 +167,7 @@ fn evaluation_uses_committed_statistics_and_changes_nothing() {
     values[arena.range(4)].fill(3.0);
     layer.load(&values, arena.ranges());
     let three = layer
-        .forward(samples(&[6, 3], 5), &evaluate)
+        .forward_shard(samples(&[6, 3], 5), &evaluate)
         .unwrap()
         .into_host();
     assert_ne!(one, three);
@@ -201,7 +204,7 @@ fn empty_shards_give_zeros_and_unchanged_buffers() {
         }
     }
     let nothing = layer
-        .forward(samples(&[0, 3], 0), &ForwardContext::evaluate())
+        .forward_shard(samples(&[0, 3], 0), &ForwardContext::evaluate())
         .unwrap();
     assert_eq!(nothing.shape(), [0, 2]);
     assert_eq!(layer.cost(&[7, 3]).output_shape, [7, 2]);
@@ -212,18 +215,20 @@ fn mistakes_are_reported() {
     let _alone = crate::testing::alone();
     let mut layer = user_layer(0.1).with_sample_shape(&[3]);
     let context = training(0, 1);
-    let shape = layer.forward(samples(&[2, 4], 0), &context).unwrap_err();
+    let shape = layer
+        .forward_shard(samples(&[2, 4], 0), &context)
+        .unwrap_err();
     assert!(
         shape
             .to_string()
             .contains("brought: invalid shape [2, 4] of the input"),
         "{shape}"
     );
-    assert!(layer.forward(samples(&[2], 0), &context).is_err());
+    assert!(layer.forward_shard(samples(&[2], 0), &context).is_err());
     let arena = arena(&layer);
     let mut gradients = vec![0.0; arena.len()];
     let mut back = |layer: &mut dyn Layer, shape: &[usize]| {
-        layer.backward(
+        layer.backward_shard(
             Shard(1),
             samples(shape, 0),
             &mut gradients,
@@ -235,19 +240,19 @@ fn mistakes_are_reported() {
         back(&mut layer, &[2, 2]),
         Err(EngineError::NotInFlight { .. })
     ));
-    layer.forward(samples(&[2, 3], 0), &context).unwrap();
+    layer.forward_shard(samples(&[2, 3], 0), &context).unwrap();
     assert!(matches!(
         back(&mut layer, &[3, 2]),
         Err(EngineError::Shape { .. })
     ));
-    layer.forward(samples(&[2, 3], 0), &context).unwrap();
-    layer.discard();
+    layer.forward_shard(samples(&[2, 3], 0), &context).unwrap();
+    layer.discard_all();
     assert!(matches!(
         back(&mut layer, &[2, 2]),
         Err(EngineError::NotInFlight { .. })
     ));
     let mut first = layer.without_input_gradient();
-    first.forward(samples(&[2, 3], 0), &context).unwrap();
+    first.forward_shard(samples(&[2, 3], 0), &context).unwrap();
     assert!(matches!(
         back(&mut first, &[2, 2]),
         Err(EngineError::NoInputGradient { .. })

@@ -4,6 +4,7 @@ use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 
 use super::*;
+use crate::layer::LayerExt;
 use crate::models::ModelConfig;
 use crate::testing::cross_entropy;
 use crate::testing::{arena, bits, gradients, samples, state, training};
@@ -39,7 +40,7 @@ fn through_parts(
 ) -> Vec<u32> {
     let mut value = input;
     for part in &mut *parts {
-        let output = part.forward(value, context).unwrap();
+        let output = part.forward_shard(value, context).unwrap();
         let shape = output.shape().to_vec();
         value = Activation::from_host(&shape, output.into_host());
     }
@@ -51,7 +52,7 @@ fn through_parts(
         let arena = arena(part);
         let mut gradients = vec![f32::NAN; arena.len()];
         let input = part
-            .backward(
+            .backward_shard(
                 context.shard,
                 gradient,
                 &mut gradients,
@@ -145,7 +146,7 @@ fn pending_shards_are_independent() {
     let outputs: Vec<Activation> = (0..3)
         .map(|shard| {
             let (input, _) = shard_of(&[4, 1, 8, 8], shard);
-            chain.forward(input, &training(0, shard)).unwrap()
+            chain.forward_shard(input, &training(0, shard)).unwrap()
         })
         .collect();
     let arena = arena(&chain);
@@ -158,7 +159,7 @@ fn pending_shards_are_independent() {
         // A step may commit while shards of another step are pending; these keep their own weights.
         chain.load(&vec![0.5; arena.len()], arena.ranges());
         chain
-            .backward(
+            .backward_shard(
                 Shard(shard),
                 gradient,
                 &mut gradients,
@@ -218,7 +219,7 @@ fn layers_report_their_gradients_last_first() {
     let mut chain = digits();
     let (input, labels) = shard_of(&[4, 1, 8, 8], 0);
     let (expected, loss) = gradients(&mut digits(), input.clone(), &labels, &training(0, 0));
-    let output = chain.forward(input, &training(0, 0)).unwrap();
+    let output = chain.forward_shard(input, &training(0, 0)).unwrap();
     let gradient = Activation::from_host(output.shape(), loss.gradient);
     let arena = arena(&chain);
     let tensors: Vec<_> = (0..chain.len())

@@ -191,7 +191,7 @@ impl GraphOutline {
 ///
 /// ```
 /// use ronde_core::seed::SeedTree;
-/// use ronde_engine::{Chain, GraphBuilder, GraphLayer, Layer};
+/// use ronde_engine::{Chain, GraphBuilder, LayerExt};
 ///
 /// let mut hidden = GraphBuilder::new("hidden", &[64]);
 /// let x = hidden.linear("up", hidden.input(), 32, true);

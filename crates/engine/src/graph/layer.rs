@@ -10,7 +10,7 @@ mod tokens;
 use std::ops::Range;
 use std::sync::Arc;
 
-use ronde_core::layout::{Arena, Role, StateLayout, TensorEntry};
+use ronde_core::layout::{Arena, Role, TensorEntry};
 use ronde_core::seed::SeedTree;
 use ronde_core::{PartTransfers, Shard};
 
@@ -23,15 +23,16 @@ use super::{
 };
 use crate::activation::Activation;
 use crate::blocks::Blocks;
-use crate::context::{ForwardContext, Mode};
+use crate::context::Mode;
 use crate::device::kernel::AddKernel;
 use crate::device::{Device, HostDevice};
 use crate::error::EngineError;
-use crate::graph::{BatchNormValues, TokenShares};
 use crate::initial::fill_tensor;
-use crate::layer::{Layer, LayerCost};
-use crate::lock_step::SingleRankSums;
-use crate::lock_step::{LockStep, ShardGradient, ShardInput, ShardSums};
+use crate::layer::{
+    BackwardPart, BackwardPass, DiscardedShards, GradientForm, Layer, LayerCost, LayerExt,
+    LayerFacts, LayerSetting, SavedValues, StateChange,
+};
+use crate::lock_step::{ShardGradient, ShardInput, ShardSums};
 use crate::pending_shards::PendingShards;
 use crate::precision::Precision;
 use crate::shard_map::ShardMap;
@@ -41,6 +42,7 @@ use crate::shared_state::SharedState;
 /// writes gradients directly to their destination. Build one with
 /// [`GraphBuilder`](crate::GraphBuilder).
 pub struct GraphLayer {
+    facts: LayerFacts,
     outline: GraphOutline,
     device: Arc<dyn Device>,
     precision: Precision,
@@ -103,7 +105,7 @@ impl GraphLayer {
             let tensors = &self.outline.layout.tensors;
             let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
             let mut values = vec![0.0; arena.len()];
-            self.write_initial(&mut values, arena.ranges());
+            self.save(SavedValues::Initial, &mut values, arena.ranges());
             let values: SharedState = Arc::new(values);
             self.load_shared(&values, arena.ranges());
             self.has_initial = true;
@@ -120,6 +122,7 @@ impl GraphLayer {
         let of_matrix =
             |tensor: &TensorEntry| tensor.role == Role::Parameter && tensor.shape.len() >= 2;
         Self {
+            facts: facts_of(&outline, device.name()),
             last_use,
             is_matrix: outline.layout.tensors.iter().map(of_matrix).collect(),
             state: LoadedState::default(),
@@ -430,26 +433,34 @@ fn add(device: &dyn Device, found: &mut Option<Activation>, more: Activation) {
     }
 }
 
-impl Layer for GraphLayer {
-    fn layout(&self) -> &StateLayout {
-        &self.outline.layout
+/// Returns the facts of a layer that a device computes.
+fn facts_of(outline: &GraphOutline, engine: String) -> LayerFacts {
+    let nodes = || outline.nodes.iter().map(|node| &node.node);
+    let output_parts = outline
+        .nodes
+        .last()
+        .and_then(|last| last.node.output_parts());
+    LayerFacts {
+        layout: outline.layout.clone(),
+        name: outline.name.clone(),
+        engine,
+        parts: outline.parts,
+        input_tokens: outline.input_tokens(),
+        output_tokens: outline.output_tokens(),
+        output_parts: output_parts.map(<[usize]>::to_vec),
+        weight_gradients: match nodes().any(|node| node.selects_rows()) {
+            true => GradientForm::Sparse,
+            false => GradientForm::Dense,
+        },
+        batch_norms: outline.batch_norms(),
+        is_suspendable: true,
+        needs_all_shards: nodes().any(|node| node.needs_all_shards()),
+        only_f32: None,
     }
+}
 
-    fn name(&self) -> &str {
-        &self.outline.name
-    }
-
-    fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
-        let arena = Arena::new(ranges.iter().map(ExactSizeIterator::len));
-        let mut own = vec![0.0; arena.len()];
-        for (to, from) in arena.ranges().iter().zip(ranges) {
-            own[to.clone()].copy_from_slice(&state[from.clone()]);
-        }
-        let own: SharedState = Arc::new(own);
-        self.load_shared(&own, arena.ranges());
-    }
-
-    fn load_shared(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
+impl GraphLayer {
+    fn load_state(&mut self, state: &SharedState, ranges: &[Range<usize>]) {
         // Tensors of other parts need not be there.
         let is_own = |tensor: &TensorEntry| {
             let part = tensor.part.as_ref();
@@ -468,17 +479,13 @@ impl Layer for GraphLayer {
         self.state = LoadedState::new(Some(state.clone()), ranges.into(), self.access());
     }
 
-    fn release_state(&mut self) {
+    fn release(&mut self) {
         (self.is_initial, self.has_initial) = (false, false);
         self.state.release();
     }
 
-    fn is_suspendable(&self) -> bool {
-        true
-    }
-
-    fn suspend_state(&mut self) {
-        self.release_state();
+    fn suspend(&mut self) {
+        self.release();
         for pending in self.pending.values_mut() {
             pending.state = None;
         }
@@ -487,56 +494,8 @@ impl Layer for GraphLayer {
         }
     }
 
-    fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.discard();
-        self.device = device.clone();
-        self.reload();
-    }
-
-    fn set_precision(&mut self, precision: Precision) -> Result<(), EngineError> {
-        self.change_precision(precision);
-        Ok(())
-    }
-
-    fn parts(&self) -> u32 {
-        self.outline.parts
-    }
-
-    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
-        let samples = input_shape.first().copied().unwrap_or(0);
-        self.outline.part_transfers(samples, ends)
-    }
-
-    fn input_tokens(&self) -> Option<TokenShares> {
-        self.outline.input_tokens()
-    }
-
-    fn output_tokens(&self) -> Option<TokenShares> {
-        self.outline.output_tokens()
-    }
-
-    fn output_parts(&self) -> Option<Vec<usize>> {
-        let last = self.outline.nodes.last()?;
-        last.node.output_parts().map(<[usize]>::to_vec)
-    }
-
-    fn set_output_apart(&mut self, is_apart: bool) {
-        if let Some(last) = self.outline.nodes.last_mut() {
-            last.node.set_apart(is_apart);
-        }
-    }
-
-    fn set_parts(&mut self, place: &PartPlace) {
-        if self.outline.parts > 1 {
-            self.change_parts(place);
-        }
-    }
-
-    fn engine(&self) -> String {
-        self.device.name()
-    }
-
-    fn write_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+    /// Draws the initial values; false without seeds.
+    fn draw_initial(&self, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
         let tensors = self.outline.layout.tensors.iter();
         let initial = tensors.zip(&self.outline.initial).zip(ranges);
         let Some(seeds) = &self.seeds else {
@@ -548,94 +507,37 @@ impl Layer for GraphLayer {
         true
     }
 
-    fn is_initial(&self) -> bool {
-        self.is_initial || self.has_initial
-    }
-
-    fn save(&self, state: &mut [f32], ranges: &[Range<usize>]) {
-        if self.is_initial {
-            self.write_initial(state, ranges);
-        } else {
-            self.state.save(state, ranges);
-        }
-    }
-
-    /// A layer that needs all shards treats this one as the whole batch.
-    fn forward(
+    /// Computes the gradients of the inputs, and keeps those of the outputs of operations.
+    fn run_backward_input(
         &mut self,
-        input: Activation,
-        context: &ForwardContext,
-    ) -> Result<Activation, EngineError> {
-        let context = *context;
-        let outputs = self.run(vec![ShardInput { input, context }], &mut SingleRankSums)?;
-        Ok(outputs
-            .into_iter()
-            .next()
-            .unwrap_or_else(Activation::nothing))
-    }
-
-    fn extend(
-        &mut self,
-        input: Activation,
-        texts: &mut [&mut KeptText],
-        layer: u32,
-    ) -> Result<Activation, EngineError> {
-        self.run_extension(input, texts, layer)
-    }
-
-    fn backward(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        gradients: &mut [f32],
-        ranges: &[Range<usize>],
+        shards: Vec<(Shard, Activation)>,
         needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        let given = ShardGradient {
-            shard,
-            grad_output,
-            gradients,
-        };
-        let found = self.run_backward(
-            vec![given],
-            ranges,
-            needs_input_gradient,
-            &mut SingleRankSums,
-        )?;
-        Ok(found.into_iter().next().flatten())
-    }
-
-    fn backward_input(
-        &mut self,
-        shard: Shard,
-        grad_output: Activation,
-        needs_input_gradient: bool,
-    ) -> Result<Option<Activation>, EngineError> {
-        let (mut states, mut gradients) = self.begin_backward(vec![(shard, grad_output)])?;
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let (states, mut gradients) = self.begin_backward(shards)?;
         let nodes = self.outline.nodes.len();
-        let mut kept = vec![None; nodes];
+        let mut kept = vec![vec![None; nodes]; states.len()];
         for index in (0..nodes).rev() {
-            let given = self.back_through(
-                index,
-                &states,
-                &mut gradients,
-                needs_input_gradient,
-                &mut SingleRankSums,
-            )?;
-            kept[index] = given.into_iter().next().flatten();
+            let given =
+                self.back_through(index, &states, &mut gradients, needs_input_gradient, sums)?;
+            for (kept, given) in kept.iter_mut().zip(given) {
+                kept[index] = given;
+            }
         }
         self.sum_part_gradients(0, &mut gradients)?;
         self.check_device()?;
         let of_inputs = std::mem::take(&mut gradients[0]);
         self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
         let of_inputs = self.rounded_gradients(of_inputs);
-        self.pack_deferred(shard, &mut kept);
-        let (shard, state) = states.remove(0);
-        self.deferred.insert(shard, (Some(state), kept));
-        Ok(of_inputs.into_iter().next().flatten())
+        for ((shard, state), mut kept) in states.into_iter().zip(kept) {
+            self.pack_deferred(shard, &mut kept);
+            self.deferred.insert(shard, (Some(state), kept));
+        }
+        Ok(of_inputs)
     }
 
-    fn backward_weights(
+    /// Computes the gradients of the tensors of a shard after [`GraphLayer::run_backward_input`].
+    fn run_backward_weights(
         &mut self,
         shard: Shard,
         gradients: &mut [f32],
@@ -654,25 +556,113 @@ impl Layer for GraphLayer {
         self.sum_tokens(shard, gradients, ranges)
     }
 
-    fn cost(&self, input_shape: &[usize]) -> LayerCost {
-        let samples = input_shape.first().copied().unwrap_or(0);
-        (self.outline).cost_of_parts(samples, self.precision, &self.place)
+    /// Divides shards in those that run together: all of them if the layer needs them all, else one after the other.
+    fn together<T>(&self, shards: Vec<T>) -> Vec<Vec<T>> {
+        match self.facts.needs_all_shards {
+            true => vec![shards],
+            false => shards.into_iter().map(|shard| vec![shard]).collect(),
+        }
+    }
+}
+
+impl Layer for GraphLayer {
+    fn facts(&self) -> &LayerFacts {
+        &self.facts
     }
 
-    fn work(&mut self, input_shape: &[usize], needs_input_gradient: bool) -> Option<f64> {
-        self.planned_work(input_shape, needs_input_gradient).ok()
+    fn set(&mut self, setting: LayerSetting<'_>) {
+        match setting {
+            LayerSetting::Device(device) => {
+                self.drop_pending();
+                self.device = device.clone();
+                self.facts.engine = device.name();
+                self.reload();
+            }
+            LayerSetting::Precision(precision) => self.change_precision(precision),
+            LayerSetting::Parts(place) if self.outline.parts > 1 => self.change_parts(place),
+            LayerSetting::Parts(_) => {}
+            LayerSetting::OutputApart(is_apart) => {
+                if let Some(last) = self.outline.nodes.last_mut() {
+                    last.node.set_apart(is_apart);
+                }
+            }
+        }
     }
 
-    fn has_tables(&self) -> bool {
-        let mut nodes = self.outline.nodes.iter();
-        nodes.any(|node| node.node.selects_rows())
+    fn state(&mut self, change: StateChange<'_>) {
+        match change {
+            StateChange::Load(state, ranges) => self.load_state(state, ranges),
+            StateChange::Release => self.release(),
+            StateChange::Suspend => self.suspend(),
+        }
     }
 
-    fn discard(&mut self) {
-        self.drop_pending();
+    fn save(&self, which: SavedValues, state: &mut [f32], ranges: &[Range<usize>]) -> bool {
+        if which == SavedValues::Initial || self.is_initial {
+            return self.draw_initial(state, ranges);
+        }
+        self.state.save(state, ranges);
+        true
     }
 
-    fn discard_shard(&mut self, shard: Shard) {
+    fn is_initial(&self) -> bool {
+        self.is_initial || self.has_initial
+    }
+
+    fn forward(
+        &mut self,
+        shards: Vec<ShardInput>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Activation>, EngineError> {
+        let mut outputs = Vec::with_capacity(shards.len());
+        for shards in self.together(shards) {
+            outputs.extend(self.run(shards, sums)?);
+        }
+        Ok(outputs)
+    }
+
+    fn backward(
+        &mut self,
+        shards: Vec<ShardGradient<'_>>,
+        pass: BackwardPass<'_>,
+        sums: &mut dyn ShardSums,
+    ) -> Result<Vec<Option<Activation>>, EngineError> {
+        let (ranges, needed) = (pass.ranges, pass.needs_input_gradient);
+        let mut found = Vec::with_capacity(shards.len());
+        for shards in self.together(shards) {
+            match pass.part {
+                BackwardPart::Whole => {
+                    found.extend(self.run_backward(shards, ranges, needed, sums)?);
+                }
+                BackwardPart::Input => {
+                    let given = shards.into_iter();
+                    let given = given.map(|given| (given.shard, given.grad_output));
+                    found.extend(self.run_backward_input(given.collect(), needed, sums)?);
+                }
+                BackwardPart::Weights => {
+                    for given in shards {
+                        self.run_backward_weights(given.shard, given.gradients, ranges)?;
+                        found.push(None);
+                    }
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn extend(
+        &mut self,
+        input: Activation,
+        texts: &mut [&mut KeptText],
+        layer: u32,
+    ) -> Result<Activation, EngineError> {
+        self.run_extension(input, texts, layer)
+    }
+
+    fn discard(&mut self, which: DiscardedShards) {
+        let DiscardedShards::One(shard) = which else {
+            return self.drop_pending();
+        };
         self.pending.discard(shard);
         self.deferred.remove(&shard);
         self.again.remove(&shard);
@@ -682,34 +672,17 @@ impl Layer for GraphLayer {
         }
     }
 
-    fn batch_norms(&self) -> Vec<BatchNormValues> {
-        self.outline.batch_norms()
+    fn cost(&self, input_shape: &[usize]) -> LayerCost {
+        let samples = input_shape.first().copied().unwrap_or(0);
+        (self.outline).cost_of_parts(samples, self.precision, &self.place)
     }
 
-    fn in_lock_step(&mut self) -> Option<&mut dyn LockStep> {
-        let mut nodes = self.outline.nodes.iter();
-        nodes
-            .any(|node| node.node.needs_all_shards())
-            .then_some(self)
-    }
-}
-
-impl LockStep for GraphLayer {
-    fn forward_shards(
-        &mut self,
-        shards: Vec<ShardInput>,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Activation>, EngineError> {
-        self.run(shards, sums)
+    fn work(&mut self, input_shape: &[usize], needs_input_gradient: bool) -> Option<f64> {
+        self.planned_work(input_shape, needs_input_gradient).ok()
     }
 
-    fn backward_shards(
-        &mut self,
-        shards: Vec<ShardGradient<'_>>,
-        ranges: &[Range<usize>],
-        needs_input_gradient: bool,
-        sums: &mut dyn ShardSums,
-    ) -> Result<Vec<Option<Activation>>, EngineError> {
-        self.run_backward(shards, ranges, needs_input_gradient, sums)
+    fn part_transfers(&self, input_shape: &[usize], ends: PassEnds) -> PartTransfers {
+        let samples = input_shape.first().copied().unwrap_or(0);
+        self.outline.part_transfers(samples, ends)
     }
 }

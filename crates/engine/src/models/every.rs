@@ -17,7 +17,7 @@ use serde::Deserialize;
 use super::*;
 use crate::activation::Activation;
 use crate::chain::Chain;
-use crate::layer::Layer;
+use crate::layer::{Layer, LayerExt};
 use crate::loss::{BinaryCrossEntropy, CrossEntropy, IGNORED, Loss, LossOutput, SquaredError};
 use crate::optimizer::OptimizerConfig;
 use crate::precision::Precision;
@@ -81,7 +81,7 @@ impl ModelCase {
         let context = training(4, 2);
         let mut value = self.input();
         for part in &mut *parts {
-            let output = part.forward(value, &context).unwrap();
+            let output = part.forward_shard(value, &context).unwrap();
             let shape = output.shape().to_vec();
             value = Activation::from_host(&shape, output.into_host());
         }
@@ -94,7 +94,7 @@ impl ModelCase {
             let given = gradient.take().unwrap();
             let ranges = arena.ranges();
             gradient = part
-                .backward(context.shard, given, &mut gradients, ranges, index > 0)
+                .backward_shard(context.shard, given, &mut gradients, ranges, index > 0)
                 .unwrap();
             let tensors = ranges.iter().map(|range| gradients[range.clone()].to_vec());
             all.splice(0..0, tensors);
@@ -258,13 +258,13 @@ fn losses(case: &ModelCase, mut chain: Chain) -> Vec<f64> {
     for step in 0..3 {
         chain.load(&values, arena.ranges());
         let context = training(step, 0);
-        let output = chain.forward(case.input(), &context).unwrap();
+        let output = chain.forward_shard(case.input(), &context).unwrap();
         let loss = case.loss(&output);
         losses.push(loss.loss_sum);
         let gradient = Activation::from_host(output.shape(), loss.gradient);
         let mut gradients = vec![0.0; arena.len()];
         chain
-            .backward(
+            .backward_shard(
                 context.shard,
                 gradient,
                 &mut gradients,
@@ -336,11 +336,11 @@ fn changed_weights_drop_shards_that_cannot_be_recomputed() {
         .recomputing(&crate::Recomputation::All)
         .unwrap();
     let (values, arena) = state(&chain);
-    let output = chain.forward(case.input(), &training(0, 1)).unwrap();
+    let output = chain.forward_shard(case.input(), &training(0, 1)).unwrap();
     chain.load(&values, arena.ranges());
     let mut gradients = vec![0.0; arena.len()];
     let gradient = Activation::from_host(output.shape(), case.loss(&output).gradient);
-    let ended = chain.backward(
+    let ended = chain.backward_shard(
         training(0, 1).shard,
         gradient,
         &mut gradients,

@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use crate::chain::Chain;
 use crate::error::EngineError;
 use crate::graph::{GraphLayer, GraphOutline};
-use crate::layer::Layer;
+use crate::layer::{Layer, LayerExt};
 use crate::operations::check_pairs;
 
 pub use normalisation::Normalisation;

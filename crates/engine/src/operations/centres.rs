@@ -209,7 +209,7 @@ mod tests {
     use ronde_core::seed::SeedTree;
 
     use super::*;
-    use crate::layer::Layer;
+    use crate::layer::{Layer, LayerExt};
     use crate::loss::{Loss, NearestDistance};
     use crate::predictions::Predictions;
     use crate::testing::{arena, training};
@@ -233,14 +233,14 @@ mod tests {
         let samples = points.len() / 2;
         let x = Activation::from_host(&[samples, 2], points.to_vec());
         let context = training(0, 0);
-        let y = layer.forward(x, &context).unwrap();
+        let y = layer.forward_shard(x, &context).unwrap();
         let targets = vec![0; samples];
         let predictions = Predictions::new(y.as_slice(), &targets, samples).unwrap();
         let loss = NearestDistance.loss_and_gradient(&predictions).unwrap();
         let given = Activation::from_host(y.shape(), loss.gradient);
         let mut to = vec![f32::NAN; 6];
         let arena = arena(layer);
-        let back = layer.backward(context.shard, given, &mut to, arena.ranges(), true);
+        let back = layer.backward_shard(context.shard, given, &mut to, arena.ranges(), true);
         (to, back.unwrap().unwrap().into_host())
     }
 
@@ -264,7 +264,7 @@ mod tests {
         let (gradient, _) = gradients(&mut *layer, &[]);
         assert_eq!(gradient, [0.0; 6]);
         let x = Activation::from_host(&[4, 2], POINTS.to_vec());
-        let y = layer.forward(x, &ForwardContext::evaluate()).unwrap();
+        let y = layer.forward_shard(x, &ForwardContext::evaluate()).unwrap();
         assert_eq!(y.as_slice()[..3], [2.0, 162.0, 20_000.0]);
     }
 }

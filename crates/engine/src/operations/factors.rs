@@ -159,7 +159,7 @@ mod tests {
     use ronde_core::seed::SeedTree;
 
     use super::*;
-    use crate::layer::Layer;
+    use crate::layer::{Layer, LayerExt};
     use crate::testing::{arena, hashed, training};
 
     fn layer() -> Box<dyn Layer> {
@@ -182,7 +182,7 @@ mod tests {
         let context = training(0, 0);
         let mut total = |values: &[f32]| -> f64 {
             layer.load(values, arena.ranges());
-            let y = layer.forward(x(), &context).unwrap();
+            let y = layer.forward_shard(x(), &context).unwrap();
             let products = y.as_slice().iter().zip(weights);
             products.map(|(y, w)| f64::from(*y) * f64::from(w)).sum()
         };
@@ -200,7 +200,7 @@ mod tests {
         let mut gradient = vec![f32::NAN; arena.len()];
         let given = Activation::from_host(&[3, 1], weights.to_vec());
         let shard = context.shard;
-        let none = layer.backward(shard, given, &mut gradient, arena.ranges(), false);
+        let none = layer.backward_shard(shard, given, &mut gradient, arena.ranges(), false);
         assert!(none.unwrap().is_none());
         for (at, slope) in slopes {
             let found = f64::from(gradient[at]);
@@ -217,7 +217,9 @@ mod tests {
             ([0.5, 0.0], "user `0.5`"),
             ([0.0, f32::NAN], "item `NaN`"),
         ] {
-            let error = layer().forward(pairs(&bad), &training(0, 0)).unwrap_err();
+            let error = layer()
+                .forward_shard(pairs(&bad), &training(0, 0))
+                .unwrap_err();
             assert!(
                 error.is_user_error() && error.to_string().contains(what),
                 "{error}"

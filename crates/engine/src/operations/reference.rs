@@ -15,9 +15,9 @@ use crate::activation::Activation;
 use crate::chain::Chain;
 use crate::context::ForwardContext;
 use crate::graph::GraphBuilder;
-use crate::layer::Layer;
+use crate::layer::{BackwardPart, BackwardPass, Layer, LayerExt};
 use crate::lock_step::SingleRankSums;
-use crate::lock_step::{LockStep, ShardGradient, ShardInput};
+use crate::lock_step::{ShardGradient, ShardInput};
 use crate::testing::{
     TensorChecksums, arena, hashed, load_named_weights, name_seed, state, training,
 };
@@ -144,7 +144,7 @@ fn pass(case: &ComparedOperation, counts: &[usize]) -> Passed {
         context: context(shard),
     });
     let outputs = chain
-        .forward_shards(inputs.collect(), &mut SingleRankSums)
+        .forward(inputs.collect(), &mut SingleRankSums)
         .unwrap();
     let output: Vec<f32> = outputs.iter().flat_map(|o| o.as_slice().to_vec()).collect();
     let fixed = rows(&hashed(name_seed("loss"), output.len()), samples, counts);
@@ -158,10 +158,13 @@ fn pass(case: &ComparedOperation, counts: &[usize]) -> Passed {
     });
     let given = given.collect();
     let back = chain
-        .backward_shards(
+        .backward(
             given,
-            arena.ranges(),
-            !case.has_tokens(),
+            BackwardPass {
+                part: BackwardPart::Whole,
+                ranges: arena.ranges(),
+                needs_input_gradient: !case.has_tokens(),
+            },
             &mut SingleRankSums,
         )
         .unwrap();
@@ -222,8 +225,8 @@ fn a_batch_in_shards_has_the_gradients_of_the_whole_batch() {
     let per_shard = |case: &ComparedOperation| case.name.starts_with("batch_norm");
     let mut in_lock_step = 0;
     for case in cases().iter().filter(|case| !per_shard(case)) {
-        let mut chain = case.build();
-        in_lock_step += usize::from(chain.in_lock_step().is_some());
+        let chain = case.build();
+        in_lock_step += usize::from(chain.facts().needs_all_shards);
         let samples = case.shape[0];
         for counts in [&[1, samples - 1][..], &[1, 0, samples - 2, 1]] {
             let title = format!("{} in shards of {counts:?}", case.name);
@@ -255,7 +258,9 @@ fn evaluation_has_the_outputs_of_training_but_for_batch_statistics() {
             chain.load(&values, arena.ranges());
         }
         let input = Activation::from_host(case.shape, case.input());
-        let output = chain.forward(input, &ForwardContext::evaluate()).unwrap();
+        let output = chain
+            .forward_shard(input, &ForwardContext::evaluate())
+            .unwrap();
         let error = expected[case.name].output.error(output.as_slice());
         assert!(error < BOUND, "{}: error {error:.2e}", case.name);
     }

@@ -10,7 +10,7 @@ use crate::activation::Activation;
 use crate::chain::Chain;
 use crate::context::ForwardContext;
 use crate::graph::{Attended, GraphBuilder, GraphValue};
-use crate::layer::Layer;
+use crate::layer::{Layer, LayerExt};
 use crate::models::Normalisation;
 use crate::operations::{AfterNorm, SourcePadding, TiedTable};
 use crate::testing::{arena, bits, hashed, state, training};
@@ -98,14 +98,14 @@ fn check_layer(
     let mut run = |values: &[f32], input: &[f32]| {
         layer.load(values, arena.ranges());
         let given = || Activation::from_host(shape, input.to_vec());
-        let output = layer.forward(given(), &context).unwrap();
+        let output = layer.forward_shard(given(), &context).unwrap();
         let weights = hashed(6, output.as_slice().len());
         let products = output.as_slice().iter().zip(&weights);
         let sum: f64 = products.map(|(y, w)| f64::from(*y) * f64::from(*w)).sum();
         let gradient = Activation::from_host(output.shape(), weights);
         let (mut both, mut apart) = (vec![0.0; arena.len()], vec![0.0; arena.len()]);
         let ranges = arena.ranges();
-        let back = layer.backward(
+        let back = layer.backward_shard(
             shard,
             gradient.clone(),
             &mut both,
@@ -113,7 +113,7 @@ fn check_layer(
             has_input_gradient,
         );
         let back = back.unwrap().map(Activation::into_host);
-        layer.forward(given(), &context).unwrap();
+        layer.forward_shard(given(), &context).unwrap();
         let again = layer.backward_input(shard, gradient, has_input_gradient);
         let again = again.unwrap().map(Activation::into_host);
         layer.backward_weights(shard, &mut apart, ranges).unwrap();
@@ -295,7 +295,9 @@ fn a_position_does_not_attend_to_later_ones() {
     let mut input = hashed(1, 5 * 12);
     let mut first_three = |input: &[f32]| {
         let given = Activation::from_host(&[1, 5, 12], input.to_vec());
-        let output = layer.forward(given, &ForwardContext::evaluate()).unwrap();
+        let output = layer
+            .forward_shard(given, &ForwardContext::evaluate())
+            .unwrap();
         output.as_slice()[..3 * 4].to_vec()
     };
     let before = first_three(&input);

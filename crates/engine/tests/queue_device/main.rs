@@ -104,7 +104,7 @@ fn trained(
     let layout = chain.layout().clone();
     let arena = Arena::new(layout.tensors.iter().map(TensorEntry::elements));
     let mut state = vec![0.0; arena.len()];
-    chain.save(&mut state, arena.ranges());
+    chain.save_state(&mut state, arena.ranges());
     let samples = 2;
     for step in 0..3 {
         let mut sum = vec![0.0; arena.len()];
@@ -127,14 +127,14 @@ fn trained(
                 (0..elements).map(value).collect(),
             );
             let output = chain
-                .forward(input, &context)
+                .forward_shard(input, &context)
                 .expect("a forward pass")
                 .on_host();
             let gradient = output.as_slice().iter().map(|y| 0.01 * y.sin()).collect();
             let gradient = Activation::from_host(output.shape(), gradient);
             let mut found = vec![f32::NAN; arena.len()];
             chain
-                .backward(Shard(shard), gradient, &mut found, arena.ranges(), false)
+                .backward_shard(Shard(shard), gradient, &mut found, arena.ranges(), false)
                 .expect("a backward pass");
             sum.iter_mut()
                 .zip(&found)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ronde_core::weight_hash::RunningHash;
 use ronde_core::{Buffer, Step, Work};
-use ronde_engine::SharedState;
+use ronde_engine::{LayerExt, SharedState, StateChange};
 
 use super::SynchronousStrategy;
 use crate::error::ParallelError;
@@ -61,7 +61,7 @@ impl SynchronousStrategy {
         // A rank with fewer shards took part for the others.
         self.gathered(unit)?;
         for layer in self.unit(unit).layers.clone() {
-            self.chain.layers_mut()[layer].suspend_state();
+            self.chain.layers_mut()[layer].state(StateChange::Suspend);
         }
         Ok(())
     }

@@ -9,7 +9,8 @@ use ronde_core::exact::TreeSum;
 use ronde_core::shards::ShardPlan;
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Shard};
 use ronde_engine::{
-    Activation, EngineError, Layer, LockStep, Mode, NotSummed, ShardGradient, ShardInput, ShardSums,
+    Activation, BackwardPart, BackwardPass, EngineError, Layer, Mode, NotSummed, ShardGradient,
+    ShardInput, ShardSums,
 };
 
 use super::program::RunningStep;
@@ -81,7 +82,7 @@ impl ShardSums for GroupSums<'_> {
 impl SynchronousStrategy {
     /// Returns whether a layer needs sums over all shards within its pass.
     pub(super) fn in_lock_step(&mut self) -> bool {
-        self.chain.in_lock_step().is_some()
+        self.chain.facts().needs_all_shards
     }
 
     /// Runs the forward pass of all shards of this rank through the layers of a bucket.
@@ -115,7 +116,7 @@ impl SynchronousStrategy {
                     context: self.context(running.step, Shard(shard), layer, Mode::Train),
                 });
             let inputs = inputs.collect();
-            let outputs = self.chain.layers_mut()[layer].forward_shards(inputs, &mut sums);
+            let outputs = self.chain.layers_mut()[layer].forward(inputs, &mut sums);
             values = outputs.map_err(|source| sums.cause(first, source))?;
         }
         self.times.waited_s += sums.waited_s;
@@ -175,7 +176,15 @@ impl SynchronousStrategy {
             });
             let given = given.collect();
             let layers = self.chain.layers_mut();
-            let inputs = layers[layer].backward_shards(given, &ranges, layer > 0, &mut sums);
+            let inputs = layers[layer].backward(
+                given,
+                BackwardPass {
+                    part: BackwardPart::Whole,
+                    ranges: &ranges,
+                    needs_input_gradient: layer > 0,
+                },
+                &mut sums,
+            );
             let inputs = inputs.map_err(|source| sums.cause(first, source))?;
             for (batch, buffer) in batches.iter().zip(&mut *buffers) {
                 self.weigh_buffers(layer, batch.1, &ranges, buffer.as_mut_slice());

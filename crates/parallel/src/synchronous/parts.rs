@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ronde_core::exact::ExactSum;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Operation, Shard};
-use ronde_engine::{EngineError, Layer, NotSummed, PartExchange, PartPlace};
+use ronde_engine::{
+    EngineError, Layer, LayerExt, LayerSetting, NotSummed, PartExchange, PartPlace,
+};
 
 use super::{ComputeClock, SynchronousStrategy};
 use crate::bucket::BucketPlan;
@@ -142,8 +144,13 @@ impl SynchronousStrategy {
         let has_loss_in_parts = self.config.loss.in_parts().is_some();
         self.output_parts = None;
         if let Some(last) = self.chain.layers_mut().last_mut() {
-            self.output_parts = last.output_parts().filter(|_| has_loss_in_parts);
-            last.set_output_apart(self.output_parts.is_some() && self.exchange.is_some());
+            self.output_parts = last
+                .facts()
+                .output_parts
+                .clone()
+                .filter(|_| has_loss_in_parts);
+            let is_apart = self.output_parts.is_some() && self.exchange.is_some();
+            last.set(LayerSetting::OutputApart(is_apart));
         }
     }
 

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use ronde_core::layout::Role;
 use ronde_core::{Shard, Step};
 use ronde_engine::{
-    Activation, Chain, EngineError, ForwardContext, Layer, LossOutput, Mode, Predictions,
+    Activation, Chain, EngineError, ForwardContext, Layer, LayerExt, LossOutput, Mode, Predictions,
 };
 use ronde_protocol::transaction::ShardReport;
 
@@ -51,7 +51,7 @@ pub fn evaluate_guarded(chain: &mut Chain, values: Activation) -> Result<Activat
         let context = ForwardContext::evaluate().at_layer(layer as u32);
         let shape = activation.shape().to_vec();
         activation = guarded(chain, layer, "forward", shape, |layer| {
-            layer.forward(activation, &context)
+            layer.forward_shard(activation, &context)
         })?;
     }
     Ok(activation)
@@ -76,7 +76,7 @@ impl SynchronousStrategy {
             let context = self.context(step, shard, layer, mode);
             let shape = activation.shape().to_vec();
             activation = guarded(&mut self.chain, layer, "forward", shape, |layer| {
-                layer.forward(activation, &context)
+                layer.forward_shard(activation, &context)
             })?;
         }
         Ok(activation)
@@ -215,7 +215,7 @@ impl SynchronousStrategy {
             let ranges = self.unit_ranges(index, layer);
             let (shape, needs_input) = (output.shape().to_vec(), layer > 0);
             gradient = guarded(&mut self.chain, layer, "backward", shape, |layer| {
-                layer.backward(shard, output, buffer, &ranges, needs_input)
+                layer.backward_shard(shard, output, buffer, &ranges, needs_input)
             })?;
             self.weigh_buffers(layer, samples, &ranges, buffer);
         }

@@ -4,7 +4,7 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{
     BatchCounts, Buffer, CollectiveError, DType, Group, GroupRank, Shard, Step, Work,
 };
-use ronde_engine::{Activation, Mode};
+use ronde_engine::{Activation, LayerExt, Mode};
 use ronde_protocol::transaction::ShardReport;
 use ronde_schedule::Border;
 

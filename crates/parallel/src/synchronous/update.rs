@@ -8,7 +8,9 @@ use std::ops::Range;
 use ronde_core::BatchCounts;
 use ronde_core::layout::Role;
 use ronde_core::norm::{BLOCK, NumberTree, blocks, clip_factor};
-use ronde_engine::{GradientScale, Layer, ParameterRule, TrustSquares, TrustTree, sum_of_squares};
+use ronde_engine::{
+    GradientScale, Layer, LayerExt, ParameterRule, TrustSquares, TrustTree, sum_of_squares,
+};
 
 use super::{SynchronousConfig, SynchronousStrategy};
 use crate::bucket::Bucket;

@@ -4,8 +4,8 @@ use ronde::core::exact::TreeSum;
 use ronde::core::seed::{Purpose, SeedTree};
 use ronde::core::{Buffer, DType, Shard, Step};
 use ronde::engine::{
-    Activation, Chain, CrossEntropy, EngineError, ForwardContext, Layer, Loss, Mode, ModelConfig,
-    OptimizerConfig, Predictions,
+    Activation, Chain, CrossEntropy, EngineError, ForwardContext, LayerExt, Loss, Mode,
+    ModelConfig, OptimizerConfig, Predictions,
 };
 
 pub(crate) const STEPS: u64 = 60;
@@ -88,7 +88,7 @@ impl FlatModel {
             .map(|tensor| range(tensor.elements()))
             .collect();
         let mut state = vec![0.0; end];
-        chain.save(&mut state, &ranges);
+        chain.save_state(&mut state, &ranges);
         Ok(Self {
             chain,
             ranges,
@@ -112,12 +112,12 @@ impl FlatModel {
             layer: 0,
             mode: Mode::Train,
         };
-        let output = self.chain.forward(features, &context)?;
+        let output = self.chain.forward_shard(features, &context)?;
         let (loss, gradient) = loss(output, &classes)?;
         let mut buffer = Buffer::host(DType::F32, self.state.len());
         let gradients = buffer.as_mut_slice();
         self.chain
-            .backward(Shard(shard), gradient, gradients, &self.ranges, false)?;
+            .backward_shard(Shard(shard), gradient, gradients, &self.ranges, false)?;
         Ok((loss, buffer))
     }
 }

@@ -7,7 +7,7 @@ use ronde_core::exact::{Node, TreeSum};
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use ronde_core::{Buffer, DType, Shard, Step};
-use ronde_engine::{Activation, Chain, ForwardContext, Layer, Mode, OptimizerConfig};
+use ronde_engine::{Activation, Chain, ForwardContext, Layer, LayerExt, Mode, OptimizerConfig};
 
 use super::messages::{
     BACKWARD, DISCARD, FORWARD, GRADIENT, OPEN, STATE, StageCall, StageUpdate, UPDATE,
@@ -69,13 +69,13 @@ impl ModelStage {
     /// [`RpcError::Gradients`] for a part with buffers or with layers that need all shards at once: batch normalisation
     /// and clusters.
     pub fn new(
-        mut chain: Chain,
+        chain: Chain,
         optimizer: OptimizerConfig,
         seeds: SeedTree,
     ) -> Result<Self, RpcError> {
         let layout = chain.layout().clone();
         let has_buffers = layout.tensors.iter().any(|t| t.role != Role::Parameter);
-        if has_buffers || chain.in_lock_step().is_some() {
+        if has_buffers || chain.facts().needs_all_shards {
             let cause = "a stage with batch normalisation or clusters, which need all shards together, is not supported";
             return Err(RpcError::Gradients {
                 cause: cause.to_owned(),
@@ -92,7 +92,7 @@ impl ModelStage {
             })
             .collect();
         let mut state = vec![0.0; end];
-        chain.save(&mut state, &ranges);
+        chain.save_state(&mut state, &ranges);
         let parts = StageParts {
             moments: vec![vec![0.0; end]; optimizer.state_names().len()],
             chain,
@@ -157,7 +157,7 @@ impl StageParts {
             layer: self.chain.first_layer(),
             mode: Mode::Train,
         };
-        Ok(self.chain.forward(input, &context)?)
+        Ok(self.chain.forward_shard(input, &context)?)
     }
 
     fn backward(
@@ -168,7 +168,7 @@ impl StageParts {
     ) -> Result<Option<Activation>, FunctionError> {
         check_shard(self.context(number)?, call.shard)?;
         let mut gradients = Buffer::host(DType::F32, self.state.len());
-        let input = self.chain.backward(
+        let input = self.chain.backward_shard(
             Shard(call.shard),
             gradient,
             gradients.as_mut_slice(),
@@ -205,7 +205,7 @@ impl StageParts {
     fn discard(&mut self, number: u64) {
         if self.open.as_ref().is_some_and(|open| open.number == number) {
             self.open = None;
-            self.chain.discard();
+            self.chain.discard_all();
         }
     }
 

@@ -9,7 +9,7 @@ use ronde_core::layout::Role;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Buffer, DType, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, CrossEntropy, ForwardContext, Layer, Loss, Mode, ModelConfig,
+    Activation, Chain, CrossEntropy, ForwardContext, Layer, LayerExt, Loss, Mode, ModelConfig,
     OptimizerConfig, Predictions,
 };
 use ronde_rpc::{
@@ -77,7 +77,7 @@ fn alone(steps: u64) -> Vec<u32> {
         end += tensor.elements();
     }
     let mut state = vec![0.0; end];
-    chain.save(&mut state, &ranges);
+    chain.save_state(&mut state, &ranges);
     let mut moments = vec![vec![0.0; end]; optimizer().state_names().len()];
     for step in 0..steps {
         let mut sum = TreeSum::new(SHARDS);
@@ -90,12 +90,12 @@ fn alone(steps: u64) -> Vec<u32> {
                 layer: 0,
                 mode: Mode::Train,
             };
-            let output = chain.forward(features, &context).unwrap();
+            let output = chain.forward_shard(features, &context).unwrap();
             let gradient = loss_gradient(output, &labels);
             let mut buffer = Buffer::host(DType::F32, end);
             let gradients = buffer.as_mut_slice();
             chain
-                .backward(Shard(shard), gradient, gradients, &ranges, false)
+                .backward_shard(Shard(shard), gradient, gradients, &ranges, false)
                 .unwrap();
             sum.add_shard(shard, buffer);
         }

@@ -1,7 +1,7 @@
 //! Weights come back from every naming with their bits, and everything that does not fit is named.
 
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Activation, ModelConfig};
+use ronde_engine::{Activation, LayerExt, ModelConfig};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 
@@ -62,7 +62,7 @@ fn drawn(model: &ModelConfig, shape: &[usize], classes: u32) -> Chain {
 fn state(chain: &Chain) -> Vec<f32> {
     let arena = Arena::new(chain.layout().tensors.iter().map(TensorEntry::elements));
     let mut values = vec![0.0; arena.len()];
-    chain.save(&mut values, arena.ranges());
+    chain.save_state(&mut values, arena.ranges());
     values
 }
 

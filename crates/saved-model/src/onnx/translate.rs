@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use ronde_core::layout::TensorEntry;
-use ronde_engine::{ActivationFunction, AfterNorm, Computation, GraphOutline, OperationOutline};
+use ronde_engine::{
+    ActivationFunction, AfterNorm, Computation, GraphOutline, LayerExt, OperationOutline,
+};
 
 use super::graph::{Attribute, ElementType, GraphEnd, OnnxGraph, OnnxNode};
 use crate::error::ModelError;

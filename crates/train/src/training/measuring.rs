@@ -8,7 +8,7 @@ use ronde_core::event::PhaseTimes;
 use ronde_core::layout::TensorEntry;
 use ronde_core::{DType, GroupRank, NullTracker, PartTransfer, PartTransfers, WorldSize};
 use ronde_data::{Loader, Split};
-use ronde_engine::{Layer, Loss, PassEnds};
+use ronde_engine::{Layer, LayerExt, Loss, PassEnds};
 
 use super::Training;
 use crate::config::{CompressionSection, ParallelSection, RunConfig, ScheduleName, SyncSection};
@@ -262,20 +262,20 @@ impl MeasuredTraining {
         let mut shape = [&[shard_samples as usize], &description.shape[..]].concat();
         let loss = plan.objective.loss.clone();
         let parts = chain.parts();
-        let last = chain.layers().last().and_then(|layer| layer.output_parts());
         // The loss is computed from the parts of the outputs if it can be.
-        let output_parts = last.filter(|_| loss.in_parts().is_some());
+        let joined = chain.facts().output_parts.clone();
+        let output_parts = joined.filter(|_| loss.in_parts().is_some());
         let (exchanges, layer_count) = (Arc::<ExchangeTimes>::default(), chain.len());
         let mut layers = Vec::new();
         let (mut outlines, mut lock_step_layers) = (Vec::new(), 0);
-        let chain = chain.wrapped(|index, mut layer| {
+        let chain = chain.wrapped(|index, layer| {
             let own_output = output_parts.clone().filter(|_| index + 1 == layer_count);
             let ends = PassEnds {
                 needs_input_gradient: index > 0,
                 has_output_apart: own_output.is_some(),
             };
             outlines.push(outline(&*layer, &mut shape, ends));
-            lock_step_layers += u32::from(layer.in_lock_step().is_some());
+            lock_step_layers += u32::from(layer.facts().needs_all_shards);
             let (mut layer, times) = TimedLayer::new(layer);
             if form.first_part {
                 layer = layer.with_first_part(FirstPart::new(parts, own_output, &exchanges));
@@ -402,11 +402,15 @@ fn outline(layer: &dyn Layer, shape: &mut Vec<usize>, ends: PassEnds) -> LayerTi
     let transfers = layer.part_transfers(shape, ends);
     *shape = layer.cost(shape).output_shape;
     let output_bytes = 4 * shape.iter().product::<usize>();
-    let output_part_bytes = layer.output_tokens().map_or_else(Vec::new, |tokens| {
-        let each_token = output_bytes / tokens.all().max(1);
-        let parts = tokens.parts.iter();
-        parts.map(|tokens| tokens * each_token).collect()
-    });
+    let output_part_bytes = layer
+        .facts()
+        .output_tokens
+        .as_ref()
+        .map_or_else(Vec::new, |tokens| {
+            let each_token = output_bytes / tokens.all().max(1);
+            let parts = tokens.parts.iter();
+            parts.map(|tokens| tokens * each_token).collect()
+        });
     LayerTimes {
         name: layer.name().to_owned(),
         elements,

@@ -215,7 +215,7 @@ fn training(
         .config
         .build(shape, classes, &plan.seeds)
         .map_err(TrainError::Model)?;
-    plan.bind_model(ronde_engine::Layer::layout(&chain))?;
+    plan.bind_model(ronde_engine::LayerExt::layout(&chain))?;
     let mut member = JobGroup::of(Arc::new(group), recorder.clone());
     member.generation = start.generation;
     let saving = RunCheckpoints::new(

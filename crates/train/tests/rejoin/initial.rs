@@ -2,7 +2,7 @@
 
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_engine::Layer;
+use ronde_engine::LayerExt;
 use ronde_saved_model::{NamedTensor, write_safetensors};
 
 use super::*;
@@ -14,7 +14,7 @@ fn from_file(folder: &tempfile::TempDir, more: &[&str]) -> RunSettings {
     let tensors = &chain.layout().tensors;
     let arena = Arena::new(tensors.iter().map(TensorEntry::elements));
     let mut values = vec![0.0; arena.len()];
-    chain.save(&mut values, arena.ranges());
+    chain.save_state(&mut values, arena.ranges());
     let named = tensors.iter().zip(arena.ranges());
     let named = named.map(|(entry, range)| NamedTensor {
         name: &entry.name,

@@ -75,7 +75,7 @@ fn the_first_layer_with_weights_computes_no_gradient_of_its_input() {
     use ronde_core::seed::SeedTree;
     use ronde_core::{Shard, Step};
 
-    use crate::layer::Layer;
+    use crate::layer::LayerExt;
 
     let model = crate::ModelConfig::Mlp {
         hidden: vec![6, 5],
@@ -97,11 +97,11 @@ fn the_first_layer_with_weights_computes_no_gradient_of_its_input() {
         mode: crate::Mode::Train,
     };
     let input = crate::Activation::from_host(&[2, 1, 2, 2], vec![0.5; 8]);
-    chain.forward(input, &context).unwrap();
+    chain.forward_shard(input, &context).unwrap();
     let gradient = crate::Activation::from_host(&[2, 3], vec![1.0; 6]);
     let arena = Arena::new(chain.layout().tensors.iter().map(TensorEntry::elements));
     let mut gradients = vec![0.0; arena.len()];
-    let found = chain.backward(Shard(0), gradient, &mut gradients, arena.ranges(), false);
+    let found = chain.backward_shard(Shard(0), gradient, &mut gradients, arena.ranges(), false);
     assert!(found.unwrap().is_none());
     let calls = observer.0.lock().unwrap();
     let products = calls.1.iter().filter(|call| call.kernel == "multiply");

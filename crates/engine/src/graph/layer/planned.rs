@@ -11,7 +11,7 @@ use crate::activation::Activation;
 use crate::device::{Device, ObservedDevice, PlanningDevice};
 use crate::error::EngineError;
 use crate::graph::{GraphOutline, LoadedState};
-use crate::layer::Layer;
+use crate::layer::LayerExt;
 use crate::precision::Precision;
 use crate::step_memory::{WorkCounter, planned_context};
 
@@ -62,10 +62,10 @@ impl GraphLayer {
         needs_input_gradient: bool,
     ) -> Result<(), EngineError> {
         let input = Activation::unwritten(planning, input_shape);
-        let output = self.forward(input, &planned_context(0))?;
+        let output = self.forward_shard(input, &planned_context(0))?;
         let gradient = Activation::unwritten(planning, output.shape());
         let ranges = vec![0..0; self.outline.layout.tensors.len()];
-        self.backward(Shard(0), gradient, &mut [], &ranges, needs_input_gradient)?;
+        self.backward_shard(Shard(0), gradient, &mut [], &ranges, needs_input_gradient)?;
         Ok(())
     }
 }

@@ -6,8 +6,9 @@ use ronde_core::Shard;
 
 use super::*;
 use crate::context::ForwardContext;
+use crate::layer::{BackwardPart, BackwardPass, LayerExt};
 use crate::lock_step::SingleRankSums;
-use crate::lock_step::{LockStep, NotSummed, ShardGradient, ShardInput, ShardSums};
+use crate::lock_step::{NotSummed, ShardGradient, ShardInput, ShardSums};
 use crate::testing::samples;
 
 const RESNET18: &str =
@@ -45,7 +46,7 @@ fn cut(case: &ModelCase, counts: &[usize]) -> Vec<ShardInput> {
 /// Returns loss and gradients, summed over the shards; buffers are those of the last shard.
 fn together(case: &ModelCase, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<Vec<f32>>) {
     let outputs = chain
-        .forward_shards(cut(case, counts), &mut SingleRankSums)
+        .forward(cut(case, counts), &mut SingleRankSums)
         .unwrap();
     let all: Vec<f32> = outputs.iter().flat_map(|o| o.as_slice().to_vec()).collect();
     let loss = case.loss(&Activation::from_host(&[case.shape[0], case.classes], all));
@@ -65,7 +66,15 @@ fn together(case: &ModelCase, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<
     let given = given.collect();
     let ranges = arena.ranges();
     let inputs = chain
-        .backward_shards(given, ranges, false, &mut SingleRankSums)
+        .backward(
+            given,
+            BackwardPass {
+                part: BackwardPart::Whole,
+                ranges: ranges,
+                needs_input_gradient: false,
+            },
+            &mut SingleRankSums,
+        )
         .unwrap();
     assert_eq!(inputs.len(), counts.len());
     let sum = |(index, range): (usize, &Range<usize>)| {
@@ -115,7 +124,7 @@ fn tensors_and_weights_equal_those_of_normalisation_per_shard() {
         let (mut together, mut apart) = (of("synchronised_batch"), of("batch"));
         assert_eq!(together.layout(), apart.layout(), "{kind}");
         assert_eq!(state(&together).0, state(&apart).0, "{kind}");
-        assert!(together.in_lock_step().is_some() && apart.in_lock_step().is_none());
+        assert!(together.facts().needs_all_shards && !apart.facts().needs_all_shards);
         let shape = [2, 3, side, side];
         assert_eq!(together.cost(&shape), apart.cost(&shape));
         let evaluated = |chain: &mut Chain| chain.evaluate(samples(&shape, 5)).unwrap();
@@ -185,7 +194,7 @@ impl ShardSums for FailingSums {
 fn failures_are_reported_and_a_step_can_be_aborted() {
     let (case, mut chain) = resnet18();
     let failed = chain
-        .forward_shards(cut(case, &[3]), &mut FailingSums)
+        .forward(cut(case, &[3]), &mut FailingSums)
         .unwrap_err();
     assert_eq!(
         failed.to_string(),
@@ -198,17 +207,13 @@ fn failures_are_reported_and_a_step_can_be_aborted() {
             ..training(4, 0)
         },
     };
-    let wrong = chain
-        .forward_shards(vec![wrong], &mut SingleRankSums)
-        .unwrap_err();
+    let wrong = chain.forward(vec![wrong], &mut SingleRankSums).unwrap_err();
     assert!(wrong.to_string().contains("stem"), "{wrong}");
-    chain
-        .forward_shards(cut(case, &[3]), &mut SingleRankSums)
-        .unwrap();
+    chain.forward(cut(case, &[3]), &mut SingleRankSums).unwrap();
     chain
         .layers_mut()
         .iter_mut()
-        .for_each(|layer| layer.discard());
+        .for_each(|layer| layer.discard_all());
     let arena = arena(&chain);
     let mut gradients = vec![0.0; arena.len()];
     let given = ShardGradient {
@@ -216,6 +221,14 @@ fn failures_are_reported_and_a_step_can_be_aborted() {
         grad_output: samples(&[3, 10], 1),
         gradients: &mut gradients,
     };
-    let ended = chain.backward_shards(vec![given], arena.ranges(), false, &mut SingleRankSums);
+    let ended = chain.backward(
+        vec![given],
+        BackwardPass {
+            part: BackwardPart::Whole,
+            ranges: arena.ranges(),
+            needs_input_gradient: false,
+        },
+        &mut SingleRankSums,
+    );
     assert!(matches!(ended, Err(EngineError::NotInFlight { .. })));
 }

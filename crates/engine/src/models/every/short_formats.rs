@@ -7,6 +7,7 @@ use ronde_kernels::{Products, ShortFormat};
 use super::*;
 use crate::device::{Device, PlanningDevice};
 use crate::graph::GraphBuilder;
+use crate::layer::LayerExt;
 
 fn case(name: &str) -> &'static ModelCase {
     CASES.iter().find(|case| case.name == name).unwrap()
@@ -70,7 +71,7 @@ fn cuts_recomputation_and_separate_halves_keep_the_bits() {
 
         let mut chain = rounded(case, Precision::Bf16);
         let (context, arena) = (training(4, 2), arena(&chain));
-        let output = chain.forward(case.input(), &context).unwrap();
+        let output = chain.forward_shard(case.input(), &context).unwrap();
         let gradient = Activation::from_host(output.shape(), case.loss(&output).gradient);
         let (mut found, ranges) = (vec![f32::NAN; arena.len()], arena.ranges());
         chain
@@ -107,7 +108,7 @@ fn halves_of_a_layer_with_more_outputs_than_inputs_keep_the_bits_in_many_blocks(
             let x = hashed(1, shape.iter().product());
             let context = training(0, 0);
             let output = layer
-                .forward(Activation::from_host(&shape, x), &context)
+                .forward_shard(Activation::from_host(&shape, x), &context)
                 .unwrap();
             let gradient = hashed(2, output.elements());
             let gradient = Activation::from_host(output.shape(), gradient);
@@ -115,7 +116,7 @@ fn halves_of_a_layer_with_more_outputs_than_inputs_keep_the_bits_in_many_blocks(
             let shard = context.shard;
             if is_joined {
                 layer
-                    .backward(shard, gradient, &mut found, ranges, true)
+                    .backward_shard(shard, gradient, &mut found, ranges, true)
                     .unwrap();
             } else {
                 layer.backward_input(shard, gradient, true).unwrap();
@@ -137,7 +138,7 @@ fn kept(case: &ModelCase, precision: Precision) -> [f64; 2] {
     let (weights, arena) = state(&chain);
     chain.load(&weights, arena.ranges());
     let before = device.memory().in_use;
-    let output = chain.forward(case.input(), &training(0, 0)).unwrap();
+    let output = chain.forward_shard(case.input(), &training(0, 0)).unwrap();
     drop(output);
     let planned = chain.cost(case.input().shape()).kept_floats;
     [device.memory().in_use - before, planned].map(|floats| floats as f64)
@@ -169,7 +170,7 @@ fn matrix_products_of_a_layer_know_the_format_of_their_operands() {
     layer.load(&weights, arena.ranges());
     let mut x = hashed(1, 8 * 40);
     let output = layer
-        .forward(Activation::from_host(&[8, 40], x.clone()), &training(0, 0))
+        .forward_shard(Activation::from_host(&[8, 40], x.clone()), &training(0, 0))
         .unwrap();
     Precision::Bf16.round(&mut x);
     Precision::Bf16.round(&mut weights);
@@ -194,7 +195,7 @@ fn numbers_of_tokens_are_not_rounded() {
     layer.set_precision(Precision::Bf16).unwrap();
     // 999 has no exact form in 8 bits; the nearest value is 1000.
     let input = Activation::from_host(&[1, 3], vec![0.0, 999.0, 1000.0]);
-    let output = layer.forward(input, &training(0, 0)).unwrap();
+    let output = layer.forward_shard(input, &training(0, 0)).unwrap();
     let (state, arena) = state(layer.as_ref());
     let [mut tokens, mut positions] = [0, 1].map(|tensor| state[arena.range(tensor)].to_vec());
     Precision::Bf16.round(&mut tokens);
@@ -210,14 +211,14 @@ fn gradients_beyond_the_range_of_f16_become_infinite() {
     assert_eq!(Precision::F16.short(), Some(ShortFormat::F16));
     let case = case("mlp");
     let mut chain = rounded(case, Precision::F16);
-    let output = chain.forward(case.input(), &training(0, 0)).unwrap();
+    let output = chain.forward_shard(case.input(), &training(0, 0)).unwrap();
     let gradient = vec![1e5; output.elements()];
     let gradient = Activation::from_host(output.shape(), gradient);
     let arena = arena(&chain);
     let mut found = vec![0.0; arena.len()];
     let shard = training(0, 0).shard;
     chain
-        .backward(shard, gradient, &mut found, arena.ranges(), false)
+        .backward_shard(shard, gradient, &mut found, arena.ranges(), false)
         .unwrap();
     assert!(found.iter().any(|value| !value.is_finite()));
 }

@@ -1,4 +1,5 @@
 //! Features of text models: tied tables, and padding.
+use crate::layer::LayerExt;
 
 use super::*;
 
@@ -32,7 +33,9 @@ fn a_tied_model_cannot_be_cut() {
     let mut found = Vec::new();
     for _ in 0..2 {
         let outputs = [0, 1].map(|shard| {
-            let output = chain.forward(case.input(), &training(0, shard)).unwrap();
+            let output = chain
+                .forward_shard(case.input(), &training(0, shard))
+                .unwrap();
             case.loss(&output).gradient
         });
         let each = [1, 0].map(|shard| {
@@ -41,7 +44,7 @@ fn a_tied_model_cannot_be_cut() {
             let given = Activation::from_host(&[3, 10, 12], given.collect());
             let shard = training(0, shard as u32).shard;
             chain
-                .backward(shard, given, &mut gradients, arena.ranges(), false)
+                .backward_shard(shard, given, &mut gradients, arena.ranges(), false)
                 .unwrap();
             gradients[arena.range(0)].to_vec()
         });
@@ -50,31 +53,20 @@ fn a_tied_model_cannot_be_cut() {
     }
     assert_eq!(found[0], found[1]);
     // The output layer's gradient is dropped with the step.
-    let output = chain.forward(case.input(), &training(0, 5)).unwrap();
+    let output = chain.forward_shard(case.input(), &training(0, 5)).unwrap();
     let given = Activation::from_host(&[3, 10, 12], case.loss(&output).gradient);
     let last = chain.len() - 1;
-    let tensors = chain.tensors_of(last);
+    let (shard, ranges) = (training(0, 5).shard, arena.ranges());
+    let of_last = &ranges[chain.tensors_of(last)];
     let mut gradients = vec![0.0; arena.len()];
     chain.layers_mut()[last]
-        .backward(
-            training(0, 5).shard,
-            given,
-            &mut gradients,
-            &arena.ranges()[tensors],
-            true,
-        )
+        .backward_shard(shard, given, &mut gradients, of_last, true)
         .unwrap();
-    chain.discard();
+    chain.discard_all();
     let of_head = Activation::from_host(&[3, 10, 16], vec![1.0; 480]);
-    chain.forward(case.input(), &training(0, 5)).unwrap();
+    chain.forward_shard(case.input(), &training(0, 5)).unwrap();
     let error = chain.layers_mut()[0]
-        .backward(
-            training(0, 5).shard,
-            of_head,
-            &mut gradients,
-            arena.ranges(),
-            false,
-        )
+        .backward_shard(shard, of_head, &mut gradients, ranges, false)
         .unwrap_err();
     assert!(error.to_string().contains("head"), "{error}");
 }

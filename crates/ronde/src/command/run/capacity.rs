@@ -18,6 +18,7 @@ use ronde_train::memory::MemoryEstimate;
 use ronde_train::{ModelParts, Plan, PredictedStages, TrainError};
 
 use crate::command::run::layouts::LayoutBuilder;
+use ronde_engine::LayerExt;
 
 /// Space for the event file and the other records beside the model.
 const RECORD_BYTES: u64 = 64 << 10;

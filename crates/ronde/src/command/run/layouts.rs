@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use ronde::engine::{Chain, Layer, ModelSize, Recomputation, StepShape};
+use ronde::engine::{Chain, ModelSize, Recomputation, StepShape};
 use ronde_core::WorldSize;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::PipelineStage;
@@ -20,6 +20,7 @@ use crate::command::run::capacity::{
     DIVIDED_BUCKET_BYTES, choose_recomputation, with_margin, worker_estimates,
 };
 use crate::command::run::layout_arguments::{layout_arguments, schedule_name};
+use ronde_engine::LayerExt;
 
 /// Builds the layouts of a run. Nothing is allocated for the model's weights.
 pub(crate) struct LayoutBuilder<'a> {

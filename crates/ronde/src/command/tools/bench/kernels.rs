@@ -17,6 +17,7 @@ use super::arguments::BenchKernelsArguments;
 use super::run_file::RunFileText;
 use super::{exit, print, refuse};
 use crate::command::console::message;
+use ronde_engine::LayerExt;
 
 /// The value of all gradients of the output.
 const OUTPUT_GRADIENT: f32 = 1e-3;
@@ -131,7 +132,7 @@ impl MeasuredModel {
         chain.set_device(&device);
         let arena = Arena::new(chain.layout().tensors.iter().map(TensorEntry::elements));
         let mut state = vec![0.0; arena.len()];
-        chain.save(&mut state, arena.ranges());
+        chain.save_state(&mut state, arena.ranges());
         chain.load_shared(
             &(Arc::new(state) as ronde_engine::SharedState),
             arena.ranges(),
@@ -161,7 +162,7 @@ impl MeasuredModel {
             self.chain.evaluate(input)?;
             return Ok(start.elapsed().as_secs_f64());
         }
-        let output = self.chain.forward(input, &self.context)?;
+        let output = self.chain.forward_shard(input, &self.context)?;
         // The gradient replaces the output, as that of a loss does.
         let mut gradient = output.on_host();
         match gradient.host_mut() {
@@ -171,7 +172,7 @@ impl MeasuredModel {
                 gradient = Activation::from_host(gradient.shape(), values);
             }
         }
-        self.chain.backward(
+        self.chain.backward_shard(
             self.context.shard,
             gradient,
             &mut self.gradients,
