@@ -1,8 +1,8 @@
 //! [`KubernetesTarget`]: jobs as indexed Jobs of Kubernetes. One pod leads the run, at first that with index 0, and each other
 //! pod joins it.
 //!
-//! The client is our own, over `reqwest`, which the stores need anyway. The crate `kube` with `k8s-openapi` would add 31 crates,
-//! this client adds 6: it uses nine requests, watches no objects, and its documents are plain JSON values. Tests check them against
+//! The client is our own, over `reqwest`, which the stores need anyway. The crate `kube` with `k8s-openapi` would add 26 crates,
+//! this client adds 8: it uses nine requests, watches no objects, and its documents are plain JSON values. Tests check them against
 //! the published schemas of the API, and the server refuses unknown fields (`fieldValidation=Strict`). Kubeconfig files with
 //! `proxy-url` or `tls-server-name` are refused.
 

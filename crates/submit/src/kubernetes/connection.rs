@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use base64::Engine;
 use reqwest::header::{AUTHORIZATION, CONNECTION, HeaderValue, UPGRADE};
-use reqwest::{Certificate, Client, Identity, Method, RequestBuilder};
+use reqwest::{Certificate, Client, Identity, Method, RequestBuilder, Response, StatusCode};
 use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use super::api::{ApiFailure, ChannelReceiver};
 use super::kubeconfig::{ClusterAddress, ClusterLogin};
@@ -145,16 +146,9 @@ impl Connection {
         limit: Duration,
         out: &mut dyn Write,
     ) -> Result<(), ApiFailure> {
-        let unreachable =
-            |error: reqwest::Error| ApiFailure::Unreachable(explain(&error.without_url()));
         let request = self.request(Method::GET, path);
         self.runtime.block_on(async {
-            let answer = tokio::time::timeout(limit, request.send()).await;
-            let answer = answer.map_err(|_| no_answer(limit))?.map_err(unreachable)?;
-            if !answer.status().is_success() {
-                return Err(refusal(answer, limit).await);
-            }
-            let mut answer = answer;
+            let mut answer = open(request, limit, |status| status.is_success()).await?;
             while let Some(chunk) = answer.chunk().await.map_err(unreachable)? {
                 let written = out.write_all(&chunk).and_then(|()| out.flush());
                 written.map_err(ApiFailure::Output)?;
@@ -199,8 +193,6 @@ impl Connection {
         protocol: Option<&str>,
         receive: &mut dyn FnMut(&[u8]) -> Result<(), ApiFailure>,
     ) -> Result<(), ApiFailure> {
-        let unreachable =
-            |error: reqwest::Error| ApiFailure::Unreachable(explain(&error.without_url()));
         let mut key = [0_u8; 16];
         aws_lc_rs::rand::fill(&mut key)
             .map_err(|_| ApiFailure::Unreachable("the system has no random numbers".to_owned()))?;
@@ -217,28 +209,41 @@ impl Connection {
             request = request.header("sec-websocket-protocol", protocol);
         }
         self.runtime.block_on(async {
-            let answer = tokio::time::timeout(limit, request.send()).await;
-            let answer = answer.map_err(|_| no_answer(limit))?.map_err(unreachable)?;
-            if answer.status().as_u16() != 101 {
-                return Err(refusal(answer, limit).await);
-            }
+            let is_upgrade = |status| status == StatusCode::SWITCHING_PROTOCOLS;
+            let answer = open(request, limit, is_upgrade).await?;
             let upgraded = answer.upgrade().await.map_err(unreachable)?;
-            let mut socket = WebSocket::new(upgraded);
-            while let Some(message) = socket.next().await.map_err(ApiFailure::Unreachable)? {
-                receive(&message)?;
+            let mut socket = WebSocket::new(upgraded).await;
+            loop {
+                match socket.next().await {
+                    Ok(Some(message)) => receive(&message)?,
+                    Ok(None) => return Ok(()),
+                    Err(error) => return Err(ApiFailure::Unreachable(error.to_string())),
+                }
             }
-            Ok(())
         })
     }
 }
 
-/// Returns the failure that an answer without success reports.
-async fn refusal(answer: reqwest::Response, limit: Duration) -> ApiFailure {
-    match tokio::time::timeout(limit, read(answer)).await {
-        Ok(Ok((code, body))) => ApiFailure::of(code, &body),
-        Ok(Err(error)) => ApiFailure::Unreachable(explain(&error.without_url())),
-        Err(_) => no_answer(limit),
+/// Sends a request, and returns the answer before its body is read. A status that is not expected is a failure.
+async fn open(
+    request: RequestBuilder,
+    limit: Duration,
+    is_expected: impl Fn(StatusCode) -> bool,
+) -> Result<Response, ApiFailure> {
+    let answer = timeout(limit, request.send()).await;
+    let answer = answer.map_err(|_| no_answer(limit))?.map_err(unreachable)?;
+    if is_expected(answer.status()) {
+        return Ok(answer);
     }
+    let refusal = timeout(limit, read(answer)).await;
+    let (code, body) = refusal
+        .map_err(|_| no_answer(limit))?
+        .map_err(unreachable)?;
+    Err(ApiFailure::of(code, &body))
+}
+
+fn unreachable(error: reqwest::Error) -> ApiFailure {
+    ApiFailure::Unreachable(explain(&error.without_url()))
 }
 
 fn no_answer(limit: Duration) -> ApiFailure {
@@ -261,7 +266,7 @@ fn authorization(login: &ClusterLogin) -> Result<HeaderValue, String> {
 }
 
 /// Reads an answer of limited size.
-async fn read(mut answer: reqwest::Response) -> Result<(u16, Vec<u8>), reqwest::Error> {
+async fn read(mut answer: Response) -> Result<(u16, Vec<u8>), reqwest::Error> {
     let code = answer.status().as_u16();
     let mut bytes = Vec::new();
     while let Some(chunk) = answer.chunk().await? {
