@@ -17,6 +17,9 @@ the line `no reviews`, the user may not ask about it either. While there is a fi
 the reason; with a file `restricted`, only pods that keep the Pod Security Standard of this name. A file `lose-NAME` cuts the node of
 a pod off: its processes end, and the server sees the pod as it was.
 
+The certificate is valid for 127.0.0.1 and for the name kubernetes.test. The file `server-name` has the name that the newest client has
+announced in its handshake, and `host` the header of the newest request.
+
 The variables of its own environment that begin with AWS_ or AZURE_ are in a
 Secret `store`.
 """
@@ -637,6 +640,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def handle_request(self):
+        (FOLDER / "host").write_text(self.headers.get("Host", ""))
         url = urlsplit(self.path)
         query = parse_qs(url.query)
         length = int(self.headers.get("Content-Length") or 0)
@@ -863,11 +867,16 @@ def certificates():
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test authority")
     openssl("req", *key[:-2], "-keyout", "server.key", "-out", "server.csr", "-subj", "/CN=kubernetes")
-    (FOLDER / "names").write_text("subjectAltName=IP:127.0.0.1")
+    (FOLDER / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:kubernetes.test")
     openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2",
             "-out", "server.pem", "-extfile", "names")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(FOLDER / "server.pem", FOLDER / "server.key")
+
+    def note(_socket, name, _context):
+        (FOLDER / "server-name").write_text(name or "")
+
+    context.sni_callback = note
     return context
 
 

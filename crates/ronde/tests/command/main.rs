@@ -36,6 +36,8 @@ mod jobs_on_slurm;
 mod killed_often;
 #[cfg(feature = "full")]
 mod kubernetes_limits;
+#[cfg(feature = "full")]
+mod kubernetes_proxies;
 mod ledger;
 mod local_sgd;
 #[cfg(feature = "full")]

@@ -4,13 +4,18 @@ use std::io::Write;
 use std::time::Duration;
 
 use base64::Engine;
-use reqwest::header::{AUTHORIZATION, CONNECTION, HeaderValue, UPGRADE};
-use reqwest::{Certificate, Client, Identity, Method, RequestBuilder, Response, StatusCode};
+use reqwest::header::{AUTHORIZATION, CONNECTION, HOST, HeaderValue, UPGRADE};
+use reqwest::{
+    Certificate, Client, ClientBuilder, Identity, Method, RequestBuilder, Response, StatusCode,
+};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use super::api::{ApiFailure, ChannelReceiver};
+use super::certificate_name::CertificateName;
+use super::connection_error::{ConnectionError, explain};
 use super::kubeconfig::{ClusterAddress, ClusterLogin};
+use super::proxy::ProxyAddress;
 use super::web_socket::WebSocket;
 use super::{KubernetesAccess, KubernetesSettings};
 use crate::error::SubmitError;
@@ -27,7 +32,12 @@ const EXEC_PROTOCOL: &str = "v4.channel.k8s.io";
 
 /// A client of an API server. Its calls block; they are not made from an async runtime.
 pub(crate) struct Connection {
+    /// The address of the server, and of the proxy if the settings have one.
+    server: String,
+    /// The address of requests.
     base: String,
+    /// The header `Host`, if it is not that of `base`.
+    host: Option<HeaderValue>,
     client: Client,
     runtime: Runtime,
     authorization: Option<HeaderValue>,
@@ -58,6 +68,8 @@ impl Connection {
             server: server.to_owned(),
             authority: authority.map(String::into_bytes),
             is_unchecked: false,
+            certificate_name: None,
+            proxy: None,
             identity: None,
             login: token.map(ClusterLogin::Token),
             namespace: String::new(),
@@ -66,57 +78,52 @@ impl Connection {
     }
 
     fn new(address: &ClusterAddress, help: &str) -> Result<Self, SubmitError> {
-        let invalid = |what: &str, problem: String| {
-            SubmitError::invalid(
-                format!("cannot use {}: invalid {what}: {problem}", address.title),
-                help,
-            )
-        };
-        let mut builder = Client::builder()
-            .connect_timeout(CONNECT_MAX)
-            .http1_only()
-            // The credentials are for this server alone.
-            .redirect(reqwest::redirect::Policy::none())
-            .tcp_keepalive(KEEPALIVE)
-            .tls_danger_accept_invalid_certs(address.is_unchecked);
-        if let Some(pem) = &address.authority {
-            let trusted = Certificate::from_pem_bundle(pem);
-            let trusted =
-                trusted.map_err(|error| invalid("certificate authority", error.to_string()))?;
-            builder = builder.tls_certs_only(trusted);
-        }
-        if let Some(pem) = &address.identity {
-            let identity = Identity::from_pem(pem);
-            let identity =
-                identity.map_err(|error| invalid("client certificate", error.to_string()))?;
-            builder = builder.identity(identity);
-        }
-        let client = builder
-            .build()
-            .map_err(|error| invalid("settings", explain(&error)))?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(SubmitError::file("start", "an I/O runtime".as_ref()))?;
-        let authorization = address.login.as_ref().map(authorization).transpose();
-        let authorization = authorization.map_err(|problem| invalid("token", problem))?;
-        Ok(Self {
-            base: address.server.trim_end_matches('/').to_owned(),
-            client,
-            runtime,
-            authorization,
+        Self::on(runtime, address).map_err(|error| {
+            SubmitError::invalid(format!("cannot use {}: {error}", address.title), help)
         })
     }
 
-    /// Returns the address of the server.
+    fn on(runtime: Runtime, address: &ClusterAddress) -> Result<Self, ConnectionError> {
+        let mut server = address.server.trim_end_matches('/').to_owned();
+        let (mut base, mut host) = (server.clone(), None);
+        let mut builder = client_builder(address)?;
+        if let Some(name) = &address.certificate_name
+            && let Some(named) = CertificateName::new(&server, name)?
+        {
+            (base, host) = (named.base, Some(named.host));
+            // Proxies of the environment would look up the name of the certificate.
+            builder = builder.no_proxy().dns_resolver(named.lookup);
+        }
+        if let Some(text) = &address.proxy {
+            let proxy = ProxyAddress::parse(text)?;
+            builder = builder.proxy(proxy.to_proxy(host.is_some())?);
+            server = format!("{server} through the proxy {}", proxy.shown());
+        }
+        Ok(Self {
+            server,
+            base,
+            host,
+            client: builder.build().map_err(ConnectionError::Client)?,
+            runtime,
+            authorization: address.login.as_ref().map(authorization).transpose()?,
+        })
+    }
+
+    /// Returns the address of the server, for messages.
     pub(super) fn server(&self) -> &str {
-        &self.base
+        &self.server
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.client.request(method, format!("{}/{path}", self.base));
-        match &self.authorization {
-            Some(value) => request.header(AUTHORIZATION, value.clone()),
-            None => request,
+        let mut request = self.client.request(method, format!("{}/{path}", self.base));
+        for (name, value) in [(AUTHORIZATION, &self.authorization), (HOST, &self.host)] {
+            if let Some(value) = value {
+                request = request.header(name, value.clone());
+            }
         }
+        request
     }
 
     /// Sends a request and returns the status code and the body of the answer. The error is a sentence without secrets.
@@ -224,6 +231,26 @@ impl Connection {
     }
 }
 
+/// Returns the settings of a client, with the certificates that it trusts and its own.
+fn client_builder(address: &ClusterAddress) -> Result<ClientBuilder, ConnectionError> {
+    let mut builder = Client::builder()
+        .connect_timeout(CONNECT_MAX)
+        .http1_only()
+        // The credentials are for this server alone.
+        .redirect(reqwest::redirect::Policy::none())
+        .tcp_keepalive(KEEPALIVE)
+        .tls_danger_accept_invalid_certs(address.is_unchecked);
+    if let Some(pem) = &address.authority {
+        let trusted = Certificate::from_pem_bundle(pem).map_err(ConnectionError::Authority)?;
+        builder = builder.tls_certs_only(trusted);
+    }
+    if let Some(pem) = &address.identity {
+        let identity = Identity::from_pem(pem).map_err(ConnectionError::ClientCertificate)?;
+        builder = builder.identity(identity);
+    }
+    Ok(builder)
+}
+
 /// Sends a request, and returns the answer before its body is read. A status that is not expected is a failure.
 async fn open(
     request: RequestBuilder,
@@ -251,7 +278,7 @@ fn no_answer(limit: Duration) -> ApiFailure {
 }
 
 /// Returns the header by which requests prove who sends them.
-fn authorization(login: &ClusterLogin) -> Result<HeaderValue, String> {
+fn authorization(login: &ClusterLogin) -> Result<HeaderValue, ConnectionError> {
     let text = match login {
         ClusterLogin::Token(token) => format!("Bearer {token}"),
         ClusterLogin::Password(user, password) => {
@@ -260,7 +287,7 @@ fn authorization(login: &ClusterLogin) -> Result<HeaderValue, String> {
             format!("Basic {pair}")
         }
     };
-    let mut value = HeaderValue::from_str(&text).map_err(|error| error.to_string())?;
+    let mut value = HeaderValue::from_str(&text).map_err(ConnectionError::Token)?;
     value.set_sensitive(true);
     Ok(value)
 }
@@ -274,16 +301,4 @@ async fn read(mut answer: Response) -> Result<(u16, Vec<u8>), reqwest::Error> {
         bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
     Ok((code, bytes))
-}
-
-/// Returns an error with its innermost cause.
-fn explain(error: &reqwest::Error) -> String {
-    if error.is_timeout() {
-        return "it does not answer in time".to_owned();
-    }
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    cause.to_string()
 }

@@ -41,6 +41,10 @@ pub(super) struct ClusterAddress {
     pub(super) authority: Option<Vec<u8>>,
     /// Whether the server's certificate is not checked, because the kubeconfig requests it.
     pub(super) is_unchecked: bool,
+    /// The name of the server's certificate, if it is not that of its address.
+    pub(super) certificate_name: Option<String>,
+    /// The address of the proxy through which the server is reached.
+    pub(super) proxy: Option<String>,
     /// The certificate of the user with its key (PEM).
     pub(super) identity: Option<Vec<u8>>,
     pub(super) login: Option<ClusterLogin>,
@@ -176,6 +180,8 @@ impl ClusterAddress {
             server: server.to_owned(),
             authority: Some(read("ca.crt")?),
             is_unchecked: false,
+            certificate_name: None,
+            proxy: None,
             identity: None,
             login: Some(ClusterLogin::Token(text(read("token")?))),
             namespace: read("namespace").map_or_else(|_| NAMESPACE.to_owned(), text),
@@ -258,17 +264,7 @@ impl Kubeconfig {
             "" => User::default(),
             user => find("user", &self.users, user)?.clone(),
         };
-        for (key, value) in [
-            ("tls-server-name", &cluster.tls_server_name),
-            ("proxy-url", &cluster.proxy_url),
-        ] {
-            if value.is_some() {
-                return Err(format!(
-                    "cluster `{}` has `{key}`, which is not supported",
-                    context.cluster
-                ));
-            }
-        }
+        let set = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
         let user = user.with_program()?;
         Ok(ClusterAddress {
             title: format!("Kubernetes, context {name}"),
@@ -278,6 +274,8 @@ impl Kubeconfig {
                 &cluster.certificate_authority,
             )?,
             is_unchecked: cluster.insecure_skip_tls_verify,
+            certificate_name: set(&cluster.tls_server_name),
+            proxy: set(&cluster.proxy_url),
             identity: user.identity()?,
             login: user.login()?,
             namespace: context
@@ -432,7 +430,11 @@ clusters:
     server: https://10.0.0.1:6443
     certificate-authority: ca.pem
 - name: cloud
-  cluster: {server: "https://cloud.example.com", certificate-authority-data: Y2E=}
+  cluster:
+    server: https://cloud.example.com
+    certificate-authority-data: Y2E=
+    proxy-url: http://proxy:3128
+    tls-server-name: ""
 contexts:
 - name: lab
   context: {cluster: lab, user: me, namespace: research}
@@ -485,6 +487,8 @@ users:
         let cloud = find(dir.path(), Some("cloud")).unwrap();
         assert_eq!(cloud.authority.as_deref(), Some(&b"ca"[..]));
         assert_eq!(cloud.namespace, "default");
+        assert_eq!(cloud.proxy.as_deref(), Some("http://proxy:3128"));
+        assert_eq!(cloud.certificate_name, None);
         assert!(matches!(cloud.login, Some(ClusterLogin::Token(token)) if token == "get-token-eu"));
         for (context, problem) in [
             (
