@@ -20,32 +20,13 @@ use ronde_engine::LayerExt;
 /// whose layouts differ.
 ///
 /// # Errors
-/// The naming has no module like the model, the weights do not fit it or need 4 GiB or more, or the writer fails.
+/// The naming has no module like the model, the weights do not fit it, or the writer fails.
 pub fn write_torch(
     saved: &SavedModel,
     naming: Naming,
     to: &mut dyn Write,
 ) -> Result<(), ModelError> {
     let tensors = convert(saved, naming)?;
-    let bytes: u64 = tensors
-        .iter()
-        .map(|tensor| size_of_val(&*tensor.values) as u64)
-        .sum();
-    if tensors.len() > zip::FILES_MAX {
-        return Err(ModelError::NotExportable {
-            format: "torch",
-            problem: format!("it has more than {} tensors", zip::FILES_MAX),
-        });
-    }
-    if bytes >= zip::ARCHIVE_BYTES_MAX {
-        return Err(ModelError::NotExportable {
-            format: "torch",
-            problem: format!(
-                "the weights need {bytes} bytes, and an archive has fewer than {}; export as safetensors",
-                zip::ARCHIVE_BYTES_MAX
-            ),
-        });
-    }
     write(&tensors, to).map_err(ModelError::Write)
 }
 

@@ -2,122 +2,76 @@
 
 use std::io::{self, Write};
 
-use crc_fast::{CrcAlgorithm, checksum};
-
-/// Sizes and offsets are numbers of 32 bits.
-pub(super) const ARCHIVE_BYTES_MAX: u64 = (1 << 32) - (1 << 24);
-
-/// The number of tensors that an archive may have; the format counts all files in 16 bits.
-pub(super) const FILES_MAX: usize = 65_000;
+use rawzip::extra_fields::ExtraFieldId;
+use rawzip::{Header, ZipArchiveWriter};
 
 /// The alignment of files, as in PyTorch, so that they can be mapped.
-const ALIGNMENT: usize = 64;
-/// The version of the format that a reader needs.
-const VERSION: u16 = 20;
-/// The first day of the format's calendar, so that equal contents are equal files.
-const DATE: u16 = 1 << 5 | 1;
+const ALIGNMENT: u64 = 64;
+/// The extra field with which PyTorch fills the space before a file: "FB".
+const PADDING: ExtraFieldId = ExtraFieldId::new(u16::from_le_bytes(*b"FB"));
+/// Lengths of the header of a file and of the header of an extra field.
+const HEADERS_BYTES: u64 = 30 + 4;
 
-struct ZipEntry {
-    name: String,
-    crc: u32,
-    size: u32,
-    offset: u32,
-}
-
-/// An archive that is being written.
-pub(super) struct ZipWriter<'a> {
-    to: &'a mut dyn Write,
-    written: u64,
-    entries: Vec<ZipEntry>,
-}
+/// An archive that is being written. Equal contents are equal files.
+pub(super) struct ZipWriter<'a>(ZipArchiveWriter<&'a mut dyn Write>);
 
 impl<'a> ZipWriter<'a> {
     pub(super) fn new(to: &'a mut dyn Write) -> Self {
-        Self {
-            to,
-            written: 0,
-            entries: Vec::new(),
-        }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.written += bytes.len() as u64;
-        self.to.write_all(bytes)
-    }
-
-    /// Returns the position as a number of 32 bits.
-    fn position(&self) -> io::Result<u32> {
-        u32::try_from(self.written).map_err(|_| io::Error::other("the archive has more than 4 GiB"))
+        Self(ZipArchiveWriter::new(to))
     }
 
     /// Adds a file.
     pub(super) fn add(&mut self, name: &str, contents: &[u8]) -> io::Result<()> {
-        let size = u32::try_from(contents.len())
-            .map_err(|_| io::Error::other("a file of the archive has more than 4 GiB"))?;
-        let entry = ZipEntry {
-            name: name.to_owned(),
-            crc: checksum(CrcAlgorithm::Crc32IsoHdlc, contents) as u32,
-            size,
-            offset: self.position()?,
-        };
-        let padding = padding(self.written as usize + 30 + name.len());
-        let mut header = b"PK\x03\x04".to_vec();
-        header.extend(entry.fields(padding.len() as u16));
-        header.extend(name.as_bytes());
-        header.extend(padding);
-        self.write(&header)?;
-        self.write(contents)?;
-        self.entries.push(entry);
+        let end = self.0.stream_offset() + HEADERS_BYTES + name.len() as u64;
+        let padding = vec![b'Z'; (end.next_multiple_of(ALIGNMENT) - end) as usize];
+        let file = self.0.new_file(name);
+        let file = file.extra_field(PADDING, &padding, Header::LOCAL);
+        let (mut file, config) = file.and_then(|file| file.start()).map_err(failed)?;
+        let mut writer = config.wrap(&mut file);
+        writer.write_all(contents)?;
+        let (_, descriptor) = writer.finish().map_err(failed)?;
+        file.finish(descriptor).map_err(failed)?;
         Ok(())
     }
 
     /// Writes the directory of the archive.
-    pub(super) fn finish(mut self) -> io::Result<()> {
-        let start = self.position()?;
-        let entries = std::mem::take(&mut self.entries);
-        for entry in &entries {
-            let mut record = b"PK\x01\x02".to_vec();
-            record.extend(VERSION.to_le_bytes());
-            record.extend(entry.fields(0));
-            // The length of a comment, the disk, and the attributes of the file.
-            record.extend([0; 10]);
-            record.extend(entry.offset.to_le_bytes());
-            record.extend(entry.name.as_bytes());
-            self.write(&record)?;
-        }
-        let length = self.position()? - start;
-        let count = (entries.len() as u16).to_le_bytes();
-        let mut end = b"PK\x05\x06\0\0\0\0".to_vec();
-        end.extend([count, count].concat());
-        end.extend(length.to_le_bytes());
-        end.extend(start.to_le_bytes());
-        end.extend([0; 2]);
-        self.write(&end)
+    pub(super) fn finish(self) -> io::Result<()> {
+        self.0.finish().map(|_| ()).map_err(failed)
     }
 }
 
-impl ZipEntry {
-    /// The fields that the file's header and the directory share, from the version to the length of the extra field.
-    fn fields(&self, extra: u16) -> Vec<u8> {
-        let mut fields = Vec::new();
-        // Version, flags, no compression, time, date.
-        for number in [VERSION, 0, 0, 0, DATE] {
-            fields.extend(number.to_le_bytes());
-        }
-        for number in [self.crc, self.size, self.size] {
-            fields.extend(number.to_le_bytes());
-        }
-        fields.extend((self.name.len() as u16).to_le_bytes());
-        fields.extend(extra.to_le_bytes());
-        fields
+fn failed(error: rawzip::Error) -> io::Error {
+    match error.into_kind() {
+        rawzip::ErrorKind::IO(error) => error,
+        kind => io::Error::other(kind.to_string()),
     }
 }
 
-/// Returns an extra field after `end` bytes, after which a multiple of the alignment follows.
-fn padding(end: usize) -> Vec<u8> {
-    let length = (end + 4).next_multiple_of(ALIGNMENT) - end - 4;
-    let mut field = b"FB".to_vec();
-    field.extend((length as u16).to_le_bytes());
-    field.extend(std::iter::repeat_n(b'Z', length));
-    field
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_starts_at_a_multiple_of_64_bytes() {
+        let written = || {
+            let mut bytes = Vec::new();
+            let mut zip = ZipWriter::new(&mut bytes);
+            for length in 0..130_u8 {
+                let name = "n".repeat(usize::from(length) + 1);
+                zip.add(&name, &vec![length; length.into()]).unwrap();
+            }
+            zip.finish().unwrap();
+            bytes
+        };
+        let bytes = written();
+        let archive = rawzip::ZipArchive::from_slice(&bytes).unwrap();
+        let entries: Vec<_> = archive.entries().map(Result::unwrap).collect();
+        assert_eq!(entries.len(), 130);
+        for (length, entry) in (0_u8..).zip(entries) {
+            let file = archive.get_entry(entry.wayfinder()).unwrap();
+            assert_eq!(file.compressed_data_range().0 % ALIGNMENT, 0);
+            assert_eq!(file.data(), vec![length; length.into()]);
+        }
+        assert_eq!(bytes, written());
+    }
 }

@@ -1,12 +1,12 @@
 //! [`RayPackage`]: the program and the folder of the run file as an archive that the nodes of a cluster unpack.
-//!
-//! The archive is three headers around the output of `flate2`; the crate `zip` brings formats that nothing here needs.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use flate2::Compression;
 use flate2::write::DeflateEncoder;
-use flate2::{Compression, Crc};
+use rawzip::path::EntryPath;
+use rawzip::{CompressionMethod, ZipArchiveWriter};
 
 use super::RaySettings;
 use crate::error::SubmitError;
@@ -103,83 +103,53 @@ impl RayPackage {
         self.run_file.as_deref()
     }
 
-    /// Returns the archive (PKWARE APPNOTE 6.3, without extensions for large files).
+    /// Returns the archive.
     pub(super) fn archive(&self) -> Result<Vec<u8>, SubmitError> {
-        let mut archive = ZipArchive::default();
+        let mut archive = ZipArchiveWriter::new(Vec::new());
         if self.files.is_empty() {
-            archive.add("empty", 0o644, &[]);
+            add(&mut archive, "empty", 0o644, &[])?;
         }
         for file in &self.files {
             let bytes = std::fs::read(&file.path).map_err(SubmitError::file("read", &file.path))?;
-            archive.add(&file.name, file.mode, &bytes);
+            add(&mut archive, &file.name, file.mode, &bytes)?;
         }
         if let Some(inputs) = &self.inputs {
             inputs.check_unchanged()?;
         }
-        archive.finish(&self.name)
+        finished(archive.finish(), &self.name)
     }
 }
 
-/// An archive in memory.
-#[derive(Default)]
-struct ZipArchive {
-    bytes: Vec<u8>,
-    directory: Vec<u8>,
-    entries: u32,
-}
-
-impl ZipArchive {
-    fn add(&mut self, name: &str, mode: u32, content: &[u8]) {
-        let mut crc = Crc::new();
-        crc.update(content);
-        let mut encoder = DeflateEncoder::new(Vec::new(), Compression::fast());
-        // Writing to memory does not fail.
-        let packed = encoder.write_all(content).and_then(|()| encoder.finish());
-        let packed = packed.unwrap_or_default();
-        let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes();
-        let offset = number(self.bytes.len());
-        // Version 2.0, names in UTF-8, deflated, at midnight of 1980-01-01.
-        let mut common = vec![20, 0, 0, 8, 8, 0, 0, 0, 0x21, 0];
-        common.extend(crc.sum().to_le_bytes());
-        common.extend(number(packed.len()));
-        common.extend(number(content.len()));
-        common.extend(u16::try_from(name.len()).unwrap_or(u16::MAX).to_le_bytes());
-        common.extend([0, 0]);
-        self.bytes.extend(b"PK\x03\x04");
-        self.bytes.extend(&common);
-        self.bytes.extend(name.as_bytes());
-        self.bytes.extend(&packed);
-        // Made by version 2.0 on Unix.
-        self.directory.extend(b"PK\x01\x02\x14\x03");
-        self.directory.extend(&common);
-        self.directory.extend([0; 6]);
-        self.directory
-            .extend(((0o100_000 | mode) << 16).to_le_bytes());
-        self.directory.extend(offset);
-        self.directory.extend(name.as_bytes());
-        self.entries += 1;
-    }
-
-    fn finish(mut self, name: &str) -> Result<Vec<u8>, SubmitError> {
-        let (Ok(entries), Ok(offset), Ok(length)) = (
-            u16::try_from(self.entries),
-            u32::try_from(self.bytes.len()),
-            u32::try_from(self.directory.len()),
-        ) else {
-            return Err(SubmitError::damaged(
-                Path::new(name),
-                "the package has too many files, or is too large",
+/// Adds a compressed file to an archive in memory.
+fn add(
+    archive: &mut ZipArchiveWriter<Vec<u8>>,
+    name: &str,
+    mode: u32,
+    content: &[u8],
+) -> Result<(), SubmitError> {
+    // The library marks names as UTF-8 only after it has removed what Windows reads as a drive or a folder.
+    let path = match name.is_ascii() {
+        true => EntryPath::verbatim(name.as_bytes()),
+        false if name.contains([':', '\\']) => {
+            return Err(SubmitError::invalid(
+                format!("cannot send {name} to the cluster: a name with `:` or `\\` must be ASCII"),
+                "rename the file",
             ));
-        };
-        self.bytes.append(&mut self.directory);
-        self.bytes.extend(b"PK\x05\x06\0\0\0\0");
-        self.bytes.extend(entries.to_le_bytes());
-        self.bytes.extend(entries.to_le_bytes());
-        self.bytes.extend(length.to_le_bytes());
-        self.bytes.extend(offset.to_le_bytes());
-        self.bytes.extend([0, 0]);
-        Ok(self.bytes)
-    }
+        }
+        false => EntryPath::conformant(name),
+    };
+    let file = archive.new_file(path).unix_permissions(0o100_000 | mode);
+    let file = file.compression_method(CompressionMethod::DEFLATE);
+    let (mut file, config) = finished(file.start(), name)?;
+    let mut writer = config.wrap(DeflateEncoder::new(&mut file, Compression::fast()));
+    let written = writer.write_all(content).map_err(rawzip::Error::from);
+    let (encoder, descriptor) = finished(written.and_then(|()| writer.finish()), name)?;
+    finished(encoder.finish().map_err(rawzip::Error::from), name)?;
+    finished(file.finish(descriptor), name).map(|_| ())
+}
+
+fn finished<T>(result: Result<T, rawzip::Error>, name: &str) -> Result<T, SubmitError> {
+    result.map_err(|error| SubmitError::damaged(Path::new(name), error))
 }
 
 #[cfg(test)]
@@ -188,12 +158,14 @@ mod tests {
 
     #[test]
     fn an_archive_is_read_by_python_with_its_permissions() {
-        let mut archive = ZipArchive::default();
-        archive.add("ronde", 0o755, &[7; 100_000]);
-        archive.add("inputs/ä.toml", 0o644, b"a = 1\n");
+        let mut archive = ZipArchiveWriter::new(Vec::new());
+        add(&mut archive, "ronde", 0o755, &[7; 100_000]).unwrap();
+        add(&mut archive, "inputs/ä.toml", 0o644, b"a = 1\n").unwrap();
+        add(&mut archive, "inputs/12:30\\a", 0o644, b"").unwrap();
+        add(&mut archive, "inputs/ä:a", 0o644, b"").unwrap_err();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.zip");
-        std::fs::write(&path, archive.finish("x").unwrap()).unwrap();
+        std::fs::write(&path, archive.finish().unwrap()).unwrap();
         let program = "import sys, zipfile\nz = zipfile.ZipFile(sys.argv[1])\nassert z.testzip() is None\n\
                        print([(i.filename, oct(i.external_attr >> 16), i.file_size) for i in z.infolist()])";
         let Ok(output) = std::process::Command::new("python3")
@@ -206,7 +178,7 @@ mod tests {
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!(
             text.trim(),
-            "[('ronde', '0o100755', 100000), ('inputs/ä.toml', '0o100644', 6)]",
+            "[('ronde', '0o100755', 100000), ('inputs/ä.toml', '0o100644', 6), ('inputs/12:30\\\\a', '0o100644', 0)]",
             "{output:?}"
         );
     }

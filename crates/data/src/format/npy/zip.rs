@@ -1,22 +1,14 @@
-//! The directory of a zip archive as numpy writes it: stored and deflated members, zip64.
+//! The members of a zip archive as numpy writes it: stored and deflated ones, zip64.
 //!
-//! Only the offsets of the members are needed, within a limit of memory and with few reads of a remote file. The crate `zip` 9
-//! costs 12 CPU seconds of a build for that, and `rc-zip` brings a library of character encodings.
+//! Only the offsets of the members are needed, within a limit of memory and with few reads of a remote file.
 
-use std::io::Read;
+use std::io::{self, Read};
 
-use ronde_store::StoredObject;
+use rawzip::{CompressionMethod, MAX_CENTRAL_DIRECTORY_RECORD_SIZE, ReaderAt, ZipLocator};
+use ronde_store::{StoreError, StoredObject};
 
 use super::super::RECORD_BYTES_MAX;
 
-const END: [u8; 4] = *b"PK\x05\x06";
-const END_64_LOCATOR: [u8; 4] = *b"PK\x06\x07";
-const END_64: [u8; 4] = *b"PK\x06\x06";
-const ENTRY: [u8; 4] = *b"PK\x01\x02";
-const LOCAL: [u8; 4] = *b"PK\x03\x04";
-/// Size of the end record, and of the longest comment after it.
-const END_BYTES: u64 = 22;
-const COMMENT_MAX: u64 = 65_535;
 /// The largest size of a directory, in bytes.
 const DIRECTORY_MAX: u64 = 16 << 20;
 
@@ -34,146 +26,89 @@ pub(super) struct ZipMember {
 
 /// The reason why the directory cannot be read.
 pub(super) enum ZipError {
-    Store(ronde_store::StoreError),
-    Problem(String),
+    Store(StoreError),
+    Problem(&'static str),
 }
 
-impl From<ronde_store::StoreError> for ZipError {
-    fn from(error: ronde_store::StoreError) -> Self {
-        Self::Store(error)
+impl ZipError {
+    /// Returns the error of the store behind `error`, or `problem`.
+    fn new(error: rawzip::Error, problem: &'static str) -> Self {
+        let problem = match error.kind() {
+            rawzip::ErrorKind::MissingEndOfCentralDirectory => {
+                "not a zip archive, or the file is cut off"
+            }
+            _ => problem,
+        };
+        match error.into_kind() {
+            rawzip::ErrorKind::IO(error) => {
+                error.downcast().map_or(Self::Problem(problem), Self::Store)
+            }
+            _ => Self::Problem(problem),
+        }
     }
 }
 
-impl From<&str> for ZipError {
-    fn from(problem: &str) -> Self {
-        Self::Problem(problem.to_owned())
+/// A stored object as rawzip reads it.
+struct ArchiveBytes<'a>(&'a dyn StoredObject);
+
+impl ReaderAt for ArchiveBytes<'_> {
+    fn read_at(&self, into: &mut [u8], start: u64) -> io::Result<usize> {
+        let rest = self.0.bytes().saturating_sub(start);
+        let bytes = into.len().min(usize::try_from(rest).unwrap_or(usize::MAX));
+        let read = self.0.read_at(start, &mut into[..bytes]);
+        read.map(|()| bytes).map_err(io::Error::other)
     }
-}
-
-fn u16_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let two = bytes.get(at..)?.first_chunk::<2>()?;
-    Some(u64::from(u16::from_le_bytes(*two)))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let four = bytes.get(at..)?.first_chunk::<4>()?;
-    Some(u64::from(u32::from_le_bytes(*four)))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    let eight = bytes.get(at..)?.first_chunk::<8>()?;
-    Some(u64::from_le_bytes(*eight))
-}
-
-fn read(file: &dyn StoredObject, start: u64, bytes: u64) -> Result<Vec<u8>, ZipError> {
-    let end = start.checked_add(bytes).filter(|&end| end <= file.bytes());
-    end.ok_or("the archive is damaged: an offset is past its end")?;
-    let mut contents = vec![0; bytes as usize];
-    file.read_at(start, &mut contents)?;
-    Ok(contents)
 }
 
 /// Returns all members of an archive.
 pub(super) fn members(file: &dyn StoredObject) -> Result<Vec<ZipMember>, ZipError> {
-    let (start, bytes, count) = directory(file)?;
-    if bytes > DIRECTORY_MAX {
-        return Err("the archive's directory is too large".into());
+    let mut buffer = vec![0; MAX_CENTRAL_DIRECTORY_RECORD_SIZE];
+    let archive = ZipLocator::new()
+        .locate_in_reader(ArchiveBytes(file), &mut buffer, file.bytes())
+        .map_err(|(_, error)| ZipError::new(error, "the archive's end record is damaged"))?;
+    let directory_bytes = archive
+        .eocd_offset()
+        .saturating_sub(archive.directory_offset());
+    if directory_bytes > DIRECTORY_MAX {
+        return Err(ZipError::Problem("the archive's directory is too large"));
     }
-    let directory = read(file, start, bytes)?;
-    let mut rest = &directory[..];
+    let damaged = "the archive's directory is damaged";
+    let mut entries = archive.entries(&mut buffer);
     let mut members = Vec::new();
-    for _ in 0..count {
-        let (member, length) = entry(rest).ok_or("the archive's directory is damaged")?;
-        rest = &rest[length..];
-        let local = read(file, member.start, 30)?;
-        let (Some(name), Some(extra)) = (u16_at(&local, 26), u16_at(&local, 28)) else {
-            return Err("the archive is damaged: a member has no header".into());
-        };
-        if !local.starts_with(&LOCAL) {
-            return Err("the archive is damaged: a member has no header".into());
+    while let Some(entry) = entries
+        .next_entry()
+        .map_err(|error| ZipError::new(error, damaged))?
+    {
+        let (bytes, packed_bytes) = (entry.uncompressed_size_hint(), entry.compressed_size_hint());
+        let is_deflated = entry.compression_method() == CompressionMethod::DEFLATE;
+        let is_stored =
+            entry.compression_method() == CompressionMethod::STORE && bytes == packed_bytes;
+        // Encryption and other compression methods are not supported.
+        if entry.flags().is_encrypted() || !(is_deflated || is_stored) {
+            return Err(ZipError::Problem(damaged));
         }
-        let start = member.start + 30 + name + extra;
-        let end = start.checked_add(member.packed_bytes);
-        if end.is_none_or(|end| end > file.bytes()) {
-            return Err("the archive is damaged: a member exceeds it".into());
+        let local = archive.get_entry(entry.wayfinder()).map_err(|error| {
+            ZipError::new(error, "the archive is damaged: a member has no header")
+        })?;
+        let (start, end) = local.compressed_data_range();
+        if end > file.bytes() {
+            return Err(ZipError::Problem(
+                "the archive is damaged: a member exceeds it",
+            ));
         }
-        members.push(ZipMember { start, ..member });
-    }
-    Ok(members)
-}
-
-/// Returns offset and length of the directory, and the number of its entries.
-fn directory(file: &dyn StoredObject) -> Result<(u64, u64, u64), ZipError> {
-    let tail_bytes = file.bytes().min(END_BYTES + COMMENT_MAX);
-    let tail_start = file.bytes() - tail_bytes;
-    let tail = read(file, tail_start, tail_bytes)?;
-    let at = tail
-        .windows(4)
-        .rposition(|four| four == END)
-        .ok_or("not a zip archive, or the file is cut off")?;
-    let numbers = || {
-        let end = tail[at..].first_chunk::<{ END_BYTES as usize }>()?;
-        Some((u32_at(end, 16)?, u32_at(end, 12)?, u16_at(end, 10)?))
-    };
-    let cut_off = "the archive's end record is damaged";
-    let (start, bytes, count) = numbers().ok_or(cut_off)?;
-    if start < u64::from(u32::MAX) && bytes < u64::from(u32::MAX) && count < 0xffff {
-        return Ok((start, bytes, count));
-    }
-    let locator_at = (tail_start + at as u64).checked_sub(20).ok_or(cut_off)?;
-    let locator = read(file, locator_at, 20)?;
-    let end_at = u64_at(&locator, 8).filter(|_| locator.starts_with(&END_64_LOCATOR));
-    let end = read(file, end_at.ok_or(cut_off)?, 56)?;
-    let numbers = || Some((u64_at(&end, 48)?, u64_at(&end, 40)?, u64_at(&end, 32)?));
-    numbers()
-        .filter(|_| end.starts_with(&END_64))
-        .ok_or_else(|| cut_off.into())
-}
-
-/// Parses the first member of a directory, with the offset of its local header as `start`, and the length of its entry.
-fn entry(directory: &[u8]) -> Option<(ZipMember, usize)> {
-    let bytes = directory.strip_prefix(&ENTRY).map(|_| directory)?;
-    let flags = u16_at(bytes, 8)?;
-    let method = u16_at(bytes, 10)?;
-    let lengths = [u16_at(bytes, 28)?, u16_at(bytes, 30)?, u16_at(bytes, 32)?].map(|n| n as usize);
-    let name = bytes.get(46..46 + lengths[0])?;
-    let extra = bytes.get(46 + lengths[0]..46 + lengths[0] + lengths[1])?;
-    let length = 46 + lengths.iter().sum::<usize>();
-    let sizes = [u32_at(bytes, 24)?, u32_at(bytes, 20)?, u32_at(bytes, 42)?];
-    let [size, packed, start] = zip64(extra, sizes)?;
-    // Encryption and other compression methods are not supported.
-    let is_known = flags & 1 == 0 && matches!(method, 0 | 8) && (method == 8 || size == packed);
-    (is_known && length <= directory.len()).then(|| {
-        let member = ZipMember {
-            name: String::from_utf8_lossy(name).into_owned(),
-            is_deflated: method == 8,
-            packed_bytes: packed,
-            bytes: size,
-            crc: u32_at(bytes, 16).unwrap_or_default() as u32,
+        members.push(ZipMember {
+            name: String::from_utf8_lossy(entry.file_path().as_ref()).into_owned(),
+            is_deflated,
+            packed_bytes,
+            bytes,
+            crc: entry.crc32(),
             start,
-        };
-        (member, length)
-    })
-}
-
-/// Reads the numbers that do not fit 32 bits from an extra field, in this order.
-fn zip64(mut extra: &[u8], mut sizes: [u64; 3]) -> Option<[u64; 3]> {
-    while extra.len() >= 4 {
-        let (kind, length) = (u16_at(extra, 0)?, u16_at(extra, 2)? as usize);
-        let field = extra.get(4..4 + length)?;
-        if kind == 1 {
-            let mut at = 0;
-            for size in sizes
-                .iter_mut()
-                .filter(|size| **size == u64::from(u32::MAX))
-            {
-                *size = u64_at(field, at)?;
-                at += 8;
-            }
-        }
-        extra = &extra[4 + length..];
+        });
     }
-    Some(sizes)
+    match members.len() as u64 == archive.entries_hint() {
+        true => Ok(members),
+        false => Err(ZipError::Problem(damaged)),
+    }
 }
 
 /// Unpacks the contents of a member and verifies their checksum.
