@@ -16,9 +16,29 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
+/// Formats a number with separators: `1,234,567`.
+#[must_use]
+pub fn count(n: u64) -> String {
+    let digits = n.to_string();
+    let mut out = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thousands_are_separated() {
+        let all = [0, 999, 1_000, 1_234_567];
+        assert_eq!(all.map(count), ["0", "999", "1,000", "1,234,567"]);
+    }
 
     #[test]
     fn bytes_have_the_largest_unit_that_leaves_at_least_one() {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use ronde_core::csv_field::csv_field;
 use serde::{Deserialize, Serialize};
 
 use crate::columns::{self, Column, TableValues};
@@ -97,7 +98,7 @@ fn cells(column: &Column) -> Vec<Vec<String>> {
     match &column.values {
         TableValues::Integers(values) => one(values.iter().map(ToString::to_string).collect()),
         TableValues::Floats(values) => one(values.iter().map(|value| shown(*value)).collect()),
-        TableValues::Texts(values) => one(values.iter().map(|text| quoted(text)).collect()),
+        TableValues::Texts(values) => one(values.iter().map(|text| csv_field(text)).collect()),
         TableValues::IntegerLists(lists) => list_cells(
             column,
             lists
@@ -120,7 +121,7 @@ fn cells(column: &Column) -> Vec<Vec<String>> {
             column,
             lists
                 .iter()
-                .map(|list| list.iter().map(|text| quoted(text)).collect()),
+                .map(|list| list.iter().map(|text| csv_field(text)).collect()),
         ),
     }
 }
@@ -148,7 +149,7 @@ fn list_cells(column: &Column, lists: impl Iterator<Item = Vec<String>>) -> Vec<
 fn heading(column: &Column, index: usize) -> String {
     let labels = column.labels.as_ref();
     match labels.and_then(|labels| labels.texts().get(index)) {
-        Some(label) => quoted(&format!("{}_{label}", column.name)),
+        Some(label) => csv_field(&format!("{}_{label}", column.name)),
         None => format!("{}_{index}", column.name),
     }
 }
@@ -156,15 +157,6 @@ fn heading(column: &Column, index: usize) -> String {
 /// Returns the shortest text from which the same bits are read.
 fn shown(value: f32) -> String {
     format!("{value:?}")
-}
-
-/// Quotes a text if it contains a character with a meaning in CSV.
-fn quoted(text: &str) -> String {
-    if text.contains(['"', ',', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 #[cfg(test)]

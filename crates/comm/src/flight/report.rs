@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
+use ronde_core::units::count;
+
 use super::record::{FlightRecord, OperationRecord};
 
 /// Maximum number of messages and of absent ranks that are listed.
@@ -366,22 +368,9 @@ fn title(operation: &OperationRecord) -> String {
 
 fn size(operation: &OperationRecord) -> String {
     match operation.len {
-        Some(len) => format!("{} x {}", operation.dtype, grouped(len)),
+        Some(len) => format!("{} x {}", operation.dtype, count(len)),
         None => format!("{} of any length", operation.dtype),
     }
-}
-
-/// Returns, for example, `1,048,576`.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// Returns, for example, `ranks 0, 1, 2 have`; long lists are shortened.

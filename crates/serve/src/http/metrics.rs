@@ -1,10 +1,11 @@
 //! [`ServerMetrics`]: what a server has done, as text for Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use ronde_core::prometheus_text::PrometheusText;
 
 /// The upper limits of the histogram of times, in seconds.
 const SECONDS: [f64; 10] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5, 10.0];
@@ -55,52 +56,20 @@ impl ServerMetrics {
 
     /// Returns the text format of Prometheus. `queued` is the number of waiting requests.
     pub(super) fn render(&self, queued: usize) -> String {
-        let mut text = String::new();
-        // Writing to a string does not fail.
-        let _ = self.write(&mut text, queued);
-        text
-    }
-
-    fn write(&self, text: &mut String, queued: usize) -> std::fmt::Result {
-        let name = "ronde_serve_requests_total";
-        writeln!(
-            text,
-            "# HELP {name} Answered requests.\n# TYPE {name} counter"
-        )?;
+        let mut page = PrometheusText::default();
+        let mut counter = page.counter("ronde_serve_requests_total", "Answered requests.");
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         for ((endpoint, status), count) in &*requests {
-            writeln!(
-                text,
-                "{name}{{endpoint=\"{endpoint}\",status=\"{status}\"}} {count}"
-            )?;
+            counter.value(&[("endpoint", endpoint), ("status", status)], *count as f64);
         }
         drop(requests);
-        let name = "ronde_serve_request_seconds";
-        writeln!(
-            text,
-            "# HELP {name} Time from the head of a request to that of its answer.\n# TYPE {name} histogram"
-        )?;
+        let mut histogram = page.histogram(
+            "ronde_serve_request_seconds",
+            "Time from the head of a request to that of its answer.",
+        );
         let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
-        for (endpoint, histogram) in &*times {
-            let mut total = 0;
-            for (limit, count) in SECONDS.iter().zip(histogram.counts) {
-                total += count;
-                writeln!(
-                    text,
-                    "{name}_bucket{{endpoint=\"{endpoint}\",le=\"{limit}\"}} {total}"
-                )?;
-            }
-            total += histogram.counts[SECONDS.len()];
-            writeln!(
-                text,
-                "{name}_bucket{{endpoint=\"{endpoint}\",le=\"+Inf\"}} {total}"
-            )?;
-            writeln!(
-                text,
-                "{name}_sum{{endpoint=\"{endpoint}\"}} {}",
-                histogram.sum
-            )?;
-            writeln!(text, "{name}_count{{endpoint=\"{endpoint}\"}} {total}")?;
+        for (endpoint, TimeHistogram { counts, sum }) in &*times {
+            histogram.values(&[("endpoint", endpoint)], &SECONDS, counts, *sum);
         }
         drop(times);
         for (name, help, value) in [
@@ -108,18 +77,13 @@ impl ServerMetrics {
             ("samples", "Samples in computed batches.", &self.samples),
             ("tokens", "Generated tokens.", &self.tokens),
         ] {
-            let value = value.load(Ordering::Relaxed);
+            let value = value.load(Ordering::Relaxed) as f64;
             let name = format!("ronde_serve_{name}_total");
-            writeln!(
-                text,
-                "# HELP {name} {help}\n# TYPE {name} counter\n{name} {value}"
-            )?;
+            page.counter(&name, help).value(&[], value);
         }
-        let name = "ronde_serve_queued_requests";
-        writeln!(
-            text,
-            "# HELP {name} Requests that wait.\n# TYPE {name} gauge\n{name} {queued}"
-        )
+        page.gauge("ronde_serve_queued_requests", "Requests that wait.")
+            .value(&[], queued as f64);
+        page.finish()
     }
 }
 

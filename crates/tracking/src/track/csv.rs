@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use ronde_core::Event;
+use ronde_core::csv_field::csv_field;
 
 use super::{committed, restart};
 use crate::event_writer::EventWriter;
@@ -77,7 +78,7 @@ impl EventWriter for CsvFiles {
                 self.evaluations
                     .line(&format!("{step},{t:.3},loss,{loss}"))?;
                 metrics.iter().try_for_each(|(name, value)| {
-                    let name = quoted(name);
+                    let name = csv_field(name);
                     self.evaluations
                         .line(&format!("{step},{t:.3},{name},{value}"))
                 })
@@ -95,14 +96,6 @@ impl EventWriter for CsvFiles {
         self.steps.resume()?;
         self.evaluations.resume()
     }
-}
-
-/// Returns a field of CSV, in quotation marks where it needs them (RFC 4180).
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        return format!("\"{}\"", text.replace('"', "\"\""));
-    }
-    text.to_owned()
 }
 
 /// A file of lines that begin with a step.

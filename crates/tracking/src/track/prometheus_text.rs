@@ -1,9 +1,7 @@
 //! [`RunMetrics`]: the state of a run as metrics in Prometheus' text format.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-
 use ronde_core::Event;
+use ronde_core::prometheus_text::PrometheusText;
 
 use super::RANKS_MAX;
 use crate::view::RunView;
@@ -78,16 +76,17 @@ impl RunMetrics {
     /// Returns the metrics as text, version 0.0.4 of Prometheus' exposition format.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut page = MetricsPage {
-            text: String::new(),
-            run: escaped(&self.view.name),
-        };
+        let mut page = PrometheusText::new(&[("run", &self.view.name)]);
         for (name, help, value) in self.of_run().into_iter().chain(self.of_steps()) {
-            page.one(name, help, value);
+            let mut metric = match name.ends_with("_total") {
+                true => page.counter(name, help),
+                false => page.gauge(name, help),
+            };
+            metric.value(&[], value);
         }
         self.add_evaluation(&mut page);
         self.add_workers(&mut page);
-        page.text
+        page.finish()
     }
 
     /// Returns the metrics that a run has from its start: name, help and value.
@@ -196,98 +195,46 @@ impl RunMetrics {
             .collect()
     }
 
-    fn add_evaluation(&self, page: &mut MetricsPage) {
+    fn add_evaluation(&self, page: &mut PrometheusText) {
         let Some(result) = &self.view.evaluation else {
             return;
         };
-        page.one(
-            "ronde_evaluation_loss",
-            "The mean loss of the last evaluation.",
-            result.loss,
-        );
-        page.heading("ronde_evaluation", "A metric of the last evaluation.");
+        let help = "The mean loss of the last evaluation.";
+        page.gauge("ronde_evaluation_loss", help)
+            .value(&[], result.loss);
+        let mut gauge = page.gauge("ronde_evaluation", "A metric of the last evaluation.");
         for (metric, value) in result.metrics.iter().take(EVALUATION_METRICS_MAX) {
-            let label = format!(",metric=\"{}\"", escaped(metric));
-            page.line("ronde_evaluation", &label, *value);
+            gauge.value(&[("metric", metric)], *value);
         }
     }
 
-    fn add_workers(&self, page: &mut MetricsPage) {
-        let workers = || {
-            self.view
-                .workers
-                .iter()
-                .filter(|(rank, _)| rank.0 < RANKS_MAX)
-        };
-        if workers().next().is_none() {
+    fn add_workers(&self, page: &mut PrometheusText) {
+        let workers = self.view.workers.iter();
+        let workers: Vec<_> = workers.filter(|(rank, _)| rank.0 < RANKS_MAX).collect();
+        if workers.is_empty() {
             return;
         }
-        let name = "ronde_worker_phase_seconds_total";
-        page.heading(name, "The time of a worker by phase of a step.");
-        for (rank, worker) in workers() {
-            let phases = BTreeMap::from([
-                ("compute", worker.times.compute_s),
+        let help = "The time of a worker by phase of a step.";
+        let mut seconds = page.counter("ronde_worker_phase_seconds_total", help);
+        for (rank, worker) in &workers {
+            for (phase, value) in [
                 ("communicate", worker.times.communicate_s),
+                ("compute", worker.times.compute_s),
                 ("wait_data", worker.times.wait_data_s),
-            ]);
-            for (phase, seconds) in phases {
-                page.line(
-                    name,
-                    &format!(",rank=\"{rank}\",phase=\"{phase}\""),
-                    seconds,
-                );
+            ] {
+                seconds.value(&[("rank", rank), ("phase", &phase)], value);
             }
         }
-        let name = "ronde_worker_sent_bytes_total";
-        page.heading(name, "The bytes that a worker has sent to other workers.");
-        for (rank, worker) in workers() {
-            page.line(name, &format!(",rank=\"{rank}\""), worker.bytes_sent as f64);
+        let help = "The bytes that a worker has sent to other workers.";
+        let mut bytes = page.counter("ronde_worker_sent_bytes_total", help);
+        for (rank, worker) in &workers {
+            bytes.value(&[("rank", rank)], worker.bytes_sent as f64);
         }
     }
 }
 
 /// A metric that has one value: its name, which ends in `_total` if it is a counter, its help and its value.
 type SingleMetric = (&'static str, &'static str, f64);
-
-/// The text of all metrics so far.
-struct MetricsPage {
-    text: String,
-    /// The value of the label `run`, escaped.
-    run: String,
-}
-
-impl MetricsPage {
-    fn heading(&mut self, name: &str, help: &str) {
-        let kind = match name.ends_with("_total") {
-            true => "counter",
-            false => "gauge",
-        };
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn line(&mut self, name: &str, labels: &str, value: f64) {
-        let value = match value {
-            value if value.is_nan() => "NaN".to_owned(),
-            f64::INFINITY => "+Inf".to_owned(),
-            f64::NEG_INFINITY => "-Inf".to_owned(),
-            value => value.to_string(),
-        };
-        let _ = writeln!(self.text, "{name}{{run=\"{}\"{labels}}} {value}", self.run);
-    }
-
-    /// Adds a metric that has one value.
-    fn one(&mut self, name: &str, help: &str, value: f64) {
-        self.heading(name, help);
-        self.line(name, "", value);
-    }
-}
-
-/// Escapes a label's value.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
 
 #[cfg(test)]
 mod tests;
