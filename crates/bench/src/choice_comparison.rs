@@ -2,8 +2,8 @@
 //! be requested.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
+use ronde_report::TextTable;
 use ronde_schedule::Algorithm;
 use serde::Serialize;
 
@@ -146,8 +146,7 @@ fn is_same_cell(one: &MeasurementRow, other: &MeasurementRow) -> bool {
 #[must_use]
 pub fn choice_table(rows: &[MeasurementRow]) -> Vec<String> {
     let all = chosen(rows);
-    let mut lines = vec![format!(
-        "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10} {:>10}  {:<16} {:>10} {:>6}",
+    let mut table = TextTable::new([
         "operation",
         "bytes",
         "ranks",
@@ -157,31 +156,33 @@ pub fn choice_table(rows: &[MeasurementRow]) -> Vec<String> {
         "again us",
         "best",
         "time us",
-        "ratio"
-    )];
+        "ratio",
+    ])
+    .right([1, 2, 5, 6, 8, 9]);
     let mut cells: BTreeMap<(&str, &str), Vec<&ChoiceComparison>> = BTreeMap::new();
     for one in &all {
-        let mut line = format!(
-            "{:<18} {:>10} {:>5}  {:<13} {:<16} {:>10.1} {:>10.1}  {:<16} {:>10.1} {:>6.2}",
-            one.operation.name(),
-            one.bytes,
-            one.ranks,
-            one.over.name(),
-            one.algorithm,
-            one.median_us,
-            one.again_us,
-            one.best,
-            one.best_us,
-            one.ratio()
-        );
-        if one.ratio() > GOOD {
-            let noise = if one.is_good() { "noise; " } else { "" };
-            let _ = write!(line, "  {noise}{}", one.reason);
-        }
-        lines.push(line);
+        let note = match (one.ratio() > GOOD, one.is_good()) {
+            (false, _) => String::new(),
+            (true, true) => format!("noise; {}", one.reason),
+            (true, false) => one.reason.clone(),
+        };
+        table.row([
+            one.operation.name().to_owned(),
+            one.bytes.to_string(),
+            one.ranks.to_string(),
+            one.over.name().to_owned(),
+            one.algorithm.clone(),
+            format!("{:.1}", one.median_us),
+            format!("{:.1}", one.again_us),
+            one.best.clone(),
+            format!("{:.1}", one.best_us),
+            format!("{:.2}", one.ratio()),
+            note,
+        ]);
         let key = (one.operation.name(), one.over.name());
         cells.entry(key).or_default().push(one);
     }
+    let mut lines: Vec<String> = table.lines().collect();
     for ((operation, over), cells) in cells {
         let mut ratios: Vec<f64> = cells.iter().map(|one| one.ratio()).collect();
         ratios.sort_by(f64::total_cmp);

@@ -4,6 +4,7 @@ mod machine_rates;
 
 use std::fmt::Write;
 
+use ronde_report::TextTable;
 use serde::{Deserialize, Serialize};
 
 use crate::error::BenchError;
@@ -135,14 +136,22 @@ impl KernelReport {
             self.thread_words(),
             seconds * ms_per_step
         );
-        let _ = writeln!(
-            text,
-            "{:<26} {:<40} {:>6} {:>9} {:>6} {:>9} {:>7} {:>9}",
-            "kernel", "shape", "calls", "ms a step", "share", "GFLOP/s", "GB/s", "of limit"
-        );
+        let mut table = TextTable::new([
+            "kernel",
+            "shape",
+            "calls",
+            "ms a step",
+            "share",
+            "GFLOP/s",
+            "GB/s",
+            "of limit",
+        ])
+        .right(2..8);
         let mut rows: Vec<&KernelRow> = self.rows.iter().collect();
         rows.sort_by(|a, b| b.seconds.total_cmp(&a.seconds));
         let (mut measured, mut possible) = (0.0, 0.0);
+        let ms_a_step = |seconds: f64| format!("{:.3}", seconds * ms_per_step);
+        let share = |part: f64| format!("{:.1} %", 1e2 * part / seconds);
         for row in rows {
             let least = row.possible_seconds(&self.machine);
             (measured, possible) = (measured + row.seconds, possible + least);
@@ -150,31 +159,22 @@ impl KernelReport {
                 0.0 => "-".to_owned(),
                 _ => format!("{:.1}", row.flops() / 1e9),
             };
-            let _ = writeln!(
-                text,
-                "{:<26} {:<40} {:>6} {:>9.3} {:>4.1} % {:>9} {:>7.1} {:>7.0} %",
-                row.kernel,
-                row.shape,
-                row.calls / steps.max(1) as u64,
-                row.seconds * ms_per_step,
-                1e2 * row.seconds / seconds,
+            table.row([
+                row.kernel.clone(),
+                row.shape.clone(),
+                (row.calls / steps.max(1) as u64).to_string(),
+                ms_a_step(row.seconds),
+                share(row.seconds),
                 rate,
-                row.bytes_per_s() / 1e9,
-                1e2 * least / row.seconds
-            );
+                format!("{:.1}", row.bytes_per_s() / 1e9),
+                format!("{:.0} %", 1e2 * least / row.seconds),
+            ]);
         }
+        let rest = seconds - measured;
+        table.row(["between kernels", "", "", &ms_a_step(rest), &share(rest)]);
         let _ = writeln!(
             text,
-            "{:<26} {:<40} {:>6} {:>9.3} {:>4.1} %",
-            "between kernels",
-            "",
-            "",
-            (seconds - measured) * ms_per_step,
-            1e2 * (seconds - measured) / seconds
-        );
-        let _ = writeln!(
-            text,
-            "limits of {}: matrix product {:.0} GFLOP/s, memory {:.1} GB/s; all kernels: {:.0} % of the limits",
+            "{table}\nlimits of {}: matrix product {:.0} GFLOP/s, memory {:.1} GB/s; all kernels: {:.0} % of the limits",
             self.thread_words(),
             self.machine.product_flops / 1e9,
             self.machine.memory_bytes_per_s / 1e9,

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use ronde_core::event::{PhaseTimes, StepPhase};
 use ronde_core::{Event, Generation, Rank, Step};
 use ronde_protocol::{JobPhase, MemberInfo, Term, WorkerPhase};
+use ronde_report::TextTable;
 use serde::{Deserialize, Serialize};
 
 /// Weight of the newest step in the displayed times.
@@ -214,14 +215,13 @@ impl std::fmt::Display for Status {
             None => {}
         }
         if !self.members.is_empty() {
-            write!(
-                f,
-                "\n{:>5}  {:<20} {:<9} {:>8} {:>11} {:>13} {:>11}",
-                "rank", "host", "phase", "step", "compute ms", "communic. ms", "data ms"
-            )?;
-        }
-        for member in &self.members {
-            self.show(f, member)?;
+            let times = ["compute ms", "communic. ms", "data ms"];
+            let head = ["rank", "host", "phase", "step"].into_iter().chain(times);
+            let mut table = TextTable::new(head).right([0, 3, 4, 5, 6]).indented(1);
+            self.members
+                .iter()
+                .for_each(|member| table.row(member.row()));
+            write!(f, "\n{table}")?;
         }
         if let Some(straggler) = &self.straggler {
             write!(
@@ -259,30 +259,37 @@ impl Status {
         // Numbers that JSON cannot represent become `null`; no other failure is possible.
         serde_json::to_string(self).unwrap_or_default()
     }
+}
 
-    fn show(&self, f: &mut std::fmt::Formatter<'_>, member: &MemberStatus) -> std::fmt::Result {
-        let phase = match (&member.lost, member.phase) {
+impl MemberStatus {
+    /// Returns the cells of a table.
+    fn row(&self) -> [String; 8] {
+        let phase = match (&self.lost, self.phase) {
             (Some(_), _) => "lost",
-            _ if member.draining => "leaving",
+            _ if self.draining => "leaving",
             (None, Some(WorkerPhase::Idle)) => "waiting",
             (None, Some(WorkerPhase::Forming)) => "forming",
             (None, Some(WorkerPhase::Training)) => "training",
             (None, Some(WorkerPhase::Complete)) => "complete",
             (None, None) => "?",
         };
-        let step = member
-            .next_step
-            .map_or_else(String::new, |step| step.to_string());
-        let host: String = member.host.chars().take(20).collect();
-        write!(f, "\n{:>5}  {host:<20} {phase:<9} {step:>8}", member.rank)?;
-        if let Some(times) = member.times {
-            let ms = [times.compute_s, times.communicate_s, times.wait_data_s].map(|s| s * 1e3);
-            write!(f, " {:>11.2} {:>13.2} {:>11.2}", ms[0], ms[1], ms[2])?;
-        }
-        if let Some(lost) = &member.lost {
-            write!(f, "  {lost}")?;
-        }
-        Ok(())
+        let ms = |part: fn(&PhaseTimes) -> f64| {
+            let times = self.times.as_ref();
+            times.map_or_else(String::new, |times| format!("{:.2}", 1e3 * part(times)))
+        };
+        [
+            self.rank.to_string(),
+            self.host.clone(),
+            phase.to_owned(),
+            self.next_step
+                .map_or_else(String::new, |step| step.to_string()),
+            ms(|times| times.compute_s),
+            ms(|times| times.communicate_s),
+            ms(|times| times.wait_data_s),
+            self.lost
+                .as_ref()
+                .map_or_else(String::new, ToString::to_string),
+        ]
     }
 }
 

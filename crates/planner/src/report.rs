@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ronde_report::TextTable;
 use ronde_schedule::ShardOrder;
 use serde::Serialize;
 
@@ -21,15 +22,6 @@ pub(crate) fn bytes(bytes: u64) -> String {
     match value {
         value if value >= f64::from(1 << 30) => format!("{:.2} GiB", value / f64::from(1 << 30)),
         value => format!("{:.0} MiB", value / f64::from(1 << 20)),
-    }
-}
-
-/// Returns a number of bytes that may be small, with a unit.
-fn sent_text(sent: u64) -> String {
-    match sent {
-        sent if sent >= 10 << 20 => bytes(sent),
-        sent if sent >= 10 << 10 => format!("{:.0} KiB", sent as f64 / 1024.0),
-        sent => format!("{sent} bytes"),
     }
 }
 
@@ -53,7 +45,7 @@ fn price(price: f64) -> String {
     }
 }
 
-fn columns(layout: &LayoutForecast) -> [String; 14] {
+fn columns(layout: &LayoutForecast) -> [String; 15] {
     let choice = layout.choice;
     let percent = |share: f64| format!("{:.1} %", 100.0 * share);
     [
@@ -81,10 +73,11 @@ fn columns(layout: &LayoutForecast) -> [String; 14] {
             true => duration(layout.run_s),
             false => "does not fit".to_owned(),
         },
+        layout.price.map_or_else(String::new, price),
     ]
 }
 
-const HEADS: [&str; 14] = [
+const HEADS: [&str; 15] = [
     "workers",
     "data",
     "zero",
@@ -99,48 +92,36 @@ const HEADS: [&str; 14] = [
     "waiting",
     "efficiency",
     "run",
+    "price",
 ];
-
-/// The column of [`HEADS`] that models without parts do not need.
-const TENSOR_COLUMN: usize = 5;
-
-/// The column of [`HEADS`] that runs do not need in which no layer is computed again.
-const RECOMPUTED_COLUMN: usize = 7;
 
 /// Returns the layouts as a table with one line each; only the best ones unless `all` is set. Below it are the best layout and
 /// the advice. `command` returns the command that trains the run in a layout.
 #[must_use]
 pub fn table(found: &RunForecast, all: bool, command: &dyn Fn(&LayoutChoice) -> String) -> String {
     let shown = shown(found, all);
-    let has_price = found.cluster.price_per_hour.is_some();
-    let mut rows: Vec<Vec<String>> = vec![HEADS.map(str::to_owned).to_vec()];
-    if has_price {
-        rows[0].push("price".to_owned());
-    }
-    for layout in &shown {
-        let mut row = columns(layout).to_vec();
-        if has_price {
-            row.push(layout.price.map_or_else(String::new, price));
-        }
-        rows.push(row);
-    }
     let layouts = &found.layouts;
-    let is_shown = [
-        (
-            RECOMPUTED_COLUMN,
-            layouts.iter().any(|layout| layout.recomputed_layers > 0),
-        ),
-        (
-            TENSOR_COLUMN,
-            layouts.iter().any(|layout| layout.choice.tensor > 1),
-        ),
+    let hidden = [
+        layouts
+            .iter()
+            .all(|layout| layout.choice.tensor == 1)
+            .then_some("tensor"),
+        layouts
+            .iter()
+            .all(|layout| layout.recomputed_layers == 0)
+            .then_some("recomputed"),
+        (found.cluster.price_per_hour.is_none()).then_some("price"),
     ];
-    for (column, _) in is_shown.into_iter().filter(|(_, is_shown)| !is_shown) {
-        for row in &mut rows {
-            row.remove(column);
-        }
-    }
-    let mut text = aligned(&rows);
+    let visible = |cells: [String; 15]| -> Vec<String> {
+        let cells = HEADS.into_iter().zip(cells);
+        let cells = cells.filter(|(head, _)| !hidden.contains(&Some(*head)));
+        cells.map(|(_, cell)| cell).collect()
+    };
+    let mut table = TextTable::new(visible(HEADS.map(str::to_owned))).right(0..HEADS.len());
+    shown
+        .iter()
+        .for_each(|layout| table.row(visible(columns(layout))));
+    let mut text = format!("{table}\n");
     let hidden = found.layouts.len() - shown.len();
     if hidden > 0 {
         let _ = writeln!(text, "... and {hidden} more layouts; --all shows them");
@@ -158,7 +139,9 @@ pub fn table(found: &RunForecast, all: bool, command: &dyn Fn(&LayoutChoice) -> 
             .map_or_else(String::new, |cost| format!(", price {}", price(cost))),
         bytes(found.best.worker_bytes),
         match found.best.sent_bytes {
-            Some(sent) if sent > 0 => format!(", and sends {} in a step", sent_text(sent)),
+            Some(sent) if sent > 0 => {
+                format!(", and sends {} in a step", ronde_core::units::bytes(sent))
+            }
             _ => String::new(),
         }
     );
@@ -212,25 +195,6 @@ fn shown(found: &RunForecast, all: bool) -> Vec<&LayoutForecast> {
     };
     let shown = found.layouts.iter().enumerate().filter(is_shown);
     shown.map(|(_, layout)| layout).collect()
-}
-
-fn aligned(rows: &[Vec<String>]) -> String {
-    let count = rows.first().map_or(0, Vec::len);
-    let width = |column: usize| {
-        let cells = rows.iter().filter_map(|row| row.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..count).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let cells = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, &width)| format!("{cell:>width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        let _ = writeln!(text, "{}", line.trim_end());
-    }
-    text
 }
 
 /// Returns the forecasts as JSON: all layouts, the best one, the reason, the advice and the scaling.
@@ -331,7 +295,7 @@ mod tests {
         assert!(text.contains("best: 19 workers: 19 x data"), "{text}");
         assert!(text.contains("start it with: train with 19\n"), "{text}");
         assert!(
-            text.contains("1.50 GiB, and sends 3072 KiB in a step"),
+            text.contains("1.50 GiB, and sends 3.0 MiB in a step"),
             "{text}"
         );
         let all = shown_table(&found(), true);

@@ -1,5 +1,8 @@
 //! The trials as a table: for people, and as CSV.
 
+use ronde_core::csv_field::csv_field;
+use ronde_report::TextTable;
+
 use crate::state::{RunOutcome, Sweep, Trial};
 
 /// Returns the cells of a trial.
@@ -59,36 +62,20 @@ fn rows(sweep: &Sweep) -> (Vec<String>, Vec<Vec<String>>) {
 #[must_use]
 pub fn table(sweep: &Sweep) -> String {
     let (head, rows) = rows(sweep);
-    let lines: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].chars().count()).max();
-    let columns = lines[0].len();
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| width(column).unwrap_or(0))
-        .collect();
-    let mut text = String::new();
-    for line in &lines {
-        let padded = line
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:<width$}"));
-        let padded: Vec<String> = padded.collect();
-        text.push_str(padded.join("  ").trim_end());
-        text.push('\n');
-    }
-    text
+    let mut table = TextTable::new(head);
+    rows.into_iter().for_each(|row| table.row(row));
+    format!("{table}\n")
 }
 
 /// Returns the table as CSV, the best trial first.
 #[must_use]
 pub fn csv(sweep: &Sweep) -> String {
     let (head, rows) = rows(sweep);
-    let quoted = |cell: &String| match cell.contains([',', '"', '\n', '\r']) {
-        true => format!("\"{}\"", cell.replace('"', "\"\"")),
-        false => cell.clone(),
+    let line = |cells: Vec<String>| {
+        let fields = cells.iter().map(|cell| csv_field(cell));
+        fields.collect::<Vec<_>>().join(",") + "\n"
     };
-    let line = |cells: &Vec<String>| cells.iter().map(quoted).collect::<Vec<_>>().join(",");
-    let lines = std::iter::once(&head).chain(&rows).map(line);
-    lines.map(|line| line + "\n").collect()
+    std::iter::once(head).chain(rows).map(line).collect()
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@ mod values;
 use ronde_core::Rank;
 
 pub use announcement::{announcement, details, is_warning, shares, straggler};
-pub use ronde_core::units::bytes;
+pub use ronde_core::units::{bytes, count};
 pub use summary::{skipped_updates, summary};
-pub use values::{count, duration, number, printable, short_number};
+pub use values::{duration, number, printable, short_number};
 
 use values::{counted, percent};
 

@@ -12,6 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("ronde-core", &[]),
     ("ronde-testing", &[]),
     ("ronde-clock", &[]),
+    ("ronde-report", &[]),
     (
         "ronde-wire",
         &["ronde-core", "ronde-clock", "ronde-identity"],
@@ -83,6 +84,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-clock",
             "ronde-protocol",
             "ronde-identity",
+            "ronde-report",
             "ronde-store",
             "ronde-wire",
         ],
@@ -91,12 +93,20 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "ronde-submit",
         &["ronde-core", "ronde-clock", "ronde-identity"],
     ),
-    ("ronde-sweep", &["ronde-core"]),
+    ("ronde-sweep", &["ronde-core", "ronde-report"]),
     (
         "ronde-planner",
-        &["ronde-core", "ronde-schedule", "ronde-protocol"],
+        &[
+            "ronde-core",
+            "ronde-report",
+            "ronde-schedule",
+            "ronde-protocol",
+        ],
     ),
-    ("ronde-tracking", &["ronde-core", "ronde-clock"]),
+    (
+        "ronde-tracking",
+        &["ronde-core", "ronde-clock", "ronde-report"],
+    ),
     (
         "ronde-dashboard",
         &[
@@ -127,6 +137,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-comm",
             "ronde-kernels",
             "ronde-protocol",
+            "ronde-report",
         ],
     ),
     (
@@ -149,6 +160,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
             "ronde-submit",
             "ronde-sweep",
             "ronde-planner",
+            "ronde-report",
             "ronde-tracking",
             "ronde-bench",
             "ronde-burn",

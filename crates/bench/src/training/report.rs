@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use ronde_report::TextTable;
 use serde::Serialize;
 
 use super::{RunTimes, TrainingSettings, Variant};
@@ -107,7 +108,7 @@ impl TrainingReport {
         }
         let unit = format!("{}/s", case.unit);
         let head = ["", &unit, "a worker", "step ms", "of peak", "model MiB"];
-        line(&mut text, &head);
+        let mut table = TextTable::new(head).right(1..6);
         for one in self.variants.iter().filter(|one| !one.runs.is_empty()) {
             let samples = one.median(|run| run.samples_per_s);
             let processes = if one.variant == Variant::Alone {
@@ -118,25 +119,22 @@ impl TrainingReport {
             let units = samples * case.units_per_sample as f64;
             let flops = 2.0 * samples / processes * multiply_adds;
             let memory = one.median(|run| run.peak_bytes as f64);
-            line(
-                &mut text,
-                &[
-                    one.variant.name(),
-                    &format!("{units:.1}"),
-                    &format!("{:.1}", units / processes),
-                    &format!("{:.1}", 1e3 * one.median(|run| run.step_s)),
-                    &format!("{:.0} %", 1e2 * flops / self.peak_flops),
-                    &if memory > 0.0 {
-                        format!("{:.0}", memory / f64::from(1 << 20))
-                    } else {
-                        "-".to_owned()
-                    },
-                ],
-            );
+            table.row([
+                one.variant.name(),
+                &format!("{units:.1}"),
+                &format!("{:.1}", units / processes),
+                &format!("{:.1}", 1e3 * one.median(|run| run.step_s)),
+                &format!("{:.0} %", 1e2 * flops / self.peak_flops),
+                &if memory > 0.0 {
+                    format!("{:.0}", memory / f64::from(1 << 20))
+                } else {
+                    "-".to_owned()
+                },
+            ]);
         }
         let _ = writeln!(
             text,
-            "matrix product of one thread: {:.0} GFLOP/s",
+            "{table}\nmatrix product of one thread: {:.0} GFLOP/s",
             self.peak_flops / 1e9
         );
         if !forward_only {
@@ -224,15 +222,6 @@ impl TrainingReport {
     }
 }
 
-fn line(text: &mut String, cells: &[&str; 6]) {
-    let [name, rest @ ..] = cells;
-    let _ = write!(text, "{name:<20}");
-    for cell in rest {
-        let _ = write!(text, "{cell:>12}");
-    }
-    text.push('\n');
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,9 +272,9 @@ mod tests {
             "mlp: 2 workers, 2 logical shards, 256 samples",
             "images/s",
             "200.0",
-            "           3\n",
-            "           5\n",
-            "           -\n",
+            "        3\n",
+            "        5\n",
+            "        -\n",
             "forward 25.0 %",
             "hidden behind computation: 80 %",
             "images/s per worker: 88.33 +- 39.47; total images/s on 1 worker: 88.33 +- 39.47\n",

@@ -1,9 +1,9 @@
 //! The lines printed for events as soon as they happen.
 
 use ronde_core::Event;
-use ronde_core::units::bytes;
+use ronde_core::units::{bytes, count};
 
-use super::values::{count, counted};
+use super::values::counted;
 use super::{metrics, started};
 use crate::view::{RunView, SharesView, StragglerView};
 

@@ -2,9 +2,10 @@
 
 use ronde_core::SkippedUpdates;
 use ronde_core::event::PhaseTimes;
-use ronde_core::units::bytes;
+use ronde_core::units::{bytes, count};
+use ronde_report::TextTable;
 
-use super::values::{count, counted, duration, number, percent};
+use super::values::{counted, duration, number, percent};
 use super::{metrics, straggler};
 use crate::view::RunView;
 
@@ -220,46 +221,14 @@ const HASH_COLUMNS: usize = 68;
 /// Characters of a hash in the first of two lines.
 const HASH_HALF: usize = 32;
 
-/// Columns of the table of workers with seconds; narrower terminals get percentages only.
-const TABLE_COLUMNS: usize = 77;
-
 /// Returns a row per worker: seconds and percentage of each phase, bytes sent.
 fn table(view: &RunView, columns: usize) -> Vec<String> {
     if view.workers.is_empty() {
         return Vec::new();
     }
-    let is_wide = columns >= TABLE_COLUMNS;
-    let row = |cells: [&str; 5]| {
-        let [rank, compute, communication, data, sent] = cells;
-        match is_wide {
-            true => format!("  {rank:<6}{compute:>18}{communication:>18}{data:>20}{sent:>13}"),
-            false => format!("  {rank:<6}{compute:>9}{communication:>9}{data:>9}{sent:>13}"),
-        }
-    };
-    let mut lines = vec![match is_wide {
-        true => row([
-            "rank",
-            "compute",
-            "communication",
-            "waiting for data",
-            "bytes sent",
-        ]),
-        false => row(["rank", "compute", "comm", "data", "bytes sent"]),
-    }];
-    for (rank, worker) in &view.workers {
-        let total = worker.times.total_s();
-        let cell = |part: f64| match is_wide {
-            true => format!("{part:.2} s {:>5}", percent(part, total)),
-            false => percent(part, total),
-        };
-        lines.push(row([
-            &rank.to_string(),
-            &cell(worker.times.compute_s),
-            &cell(worker.times.communicate_s),
-            &cell(worker.times.wait_data_s),
-            &bytes(worker.bytes_sent),
-        ]));
-    }
+    let [wide, narrow] = [true, false].map(|is_wide| workers(view, is_wide));
+    let is_too_wide = wide.iter().any(|line| line.chars().count() > columns);
+    let mut lines = if is_too_wide { narrow } else { wide };
     let mut all = PhaseTimes::default();
     view.workers
         .values()
@@ -272,4 +241,34 @@ fn table(view: &RunView, columns: usize) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// Returns the table of workers: with seconds, or with percentages only.
+fn workers(view: &RunView, is_wide: bool) -> Vec<String> {
+    let head = match is_wide {
+        true => [
+            "rank",
+            "compute",
+            "communication",
+            "waiting for data",
+            "bytes sent",
+        ],
+        false => ["rank", "compute", "comm", "data", "bytes sent"],
+    };
+    let mut table = TextTable::new(head).right(1..5).indented(2);
+    for (rank, worker) in &view.workers {
+        let total = worker.times.total_s();
+        let cell = |part: f64| match is_wide {
+            true => format!("{part:.2} s {:>5}", percent(part, total)),
+            false => percent(part, total),
+        };
+        table.row([
+            rank.to_string(),
+            cell(worker.times.compute_s),
+            cell(worker.times.communicate_s),
+            cell(worker.times.wait_data_s),
+            bytes(worker.bytes_sent),
+        ]);
+    }
+    table.lines().collect()
 }

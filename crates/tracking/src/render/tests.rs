@@ -120,9 +120,9 @@ digits finished in 58 s
   test           accuracy 96.94 %, loss 0.1000, top-5 99.00 %, 360 samples
   last epoch     1,437 samples used once
   skipped        3 records
-  rank             compute     communication    waiting for data   bytes sent
-  0          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB
-  1          46.00 s  80 %      9.20 s  16 %        2.30 s   4 %    219.3 MiB
+  rank        compute  communication  waiting for data  bytes sent
+  0     46.00 s  80 %   9.20 s  16 %      2.30 s   4 %   219.3 MiB
+  1     46.00 s  80 %   9.20 s  16 %      2.30 s   4 %   219.3 MiB
   model          out/model.safetensors
   configuration  out/model.json
   blake3         abababababababababababababababababababababababababababababababab";
@@ -134,9 +134,9 @@ digits finished in 58 s
                  top-5 99.00 %, 360 samples
   last epoch     1,437 samples used once
   skipped        3 records
-  rank    compute     comm     data   bytes sent
-  0          80 %     16 %      4 %    219.3 MiB
-  1          80 %     16 %      4 %    219.3 MiB
+  rank  compute  comm  data  bytes sent
+  0        80 %  16 %   4 %   219.3 MiB
+  1        80 %  16 %   4 %   219.3 MiB
   model          out/model.safetensors
   configuration  out/model.json
   blake3         abababababababababababababababab

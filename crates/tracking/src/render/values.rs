@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use ronde_core::units::count;
+
 /// Replaces control characters by their escapes, except line breaks and tabs, so that text from files cannot control the
 /// terminal.
 #[must_use]
@@ -52,20 +54,6 @@ pub(super) fn percent(part: f64, total: f64) -> String {
 pub(super) fn counted(n: u64, what: &str) -> String {
     let plural = if n == 1 { "" } else { "s" };
     format!("{} {what}{plural}", count(n))
-}
-
-/// Formats a number with separators: `1,234,567`.
-#[must_use]
-pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// Formats a duration: `0.8 s`, `42 s`, `3 min 05 s`, `2 h 07 min`.

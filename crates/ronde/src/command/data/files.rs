@@ -8,6 +8,7 @@ use ronde_data::format::{FormatConfig, FormatKind, FormatTable, NumberType};
 use ronde_data::inspect::{Inspection, inspect};
 use ronde_data::pack::{PackSettings, pack};
 use ronde_data::{DataError, OpenContext};
+use ronde_report::TextTable;
 use ronde_tracking::render::{bytes, count};
 use serde_json::json;
 
@@ -250,16 +251,11 @@ fn show(found: &Inspection, out: &mut impl Write) -> std::io::Result<()> {
     }
     for (at, sample) in found.first.iter().enumerate() {
         writeln!(out, "\nsample {at}")?;
-        let width = found
-            .fields
-            .iter()
-            .map(|(name, _)| name.len())
-            .max()
-            .unwrap_or(0);
+        let mut table = TextTable::without_head().indented(2);
         for ((name, _), value) in found.fields.iter().zip(sample) {
-            let value = if value.is_empty() { "-" } else { value };
-            writeln!(out, "  {name:<width$}  {value}")?;
+            table.row([name.as_str(), if value.is_empty() { "-" } else { value }]);
         }
+        writeln!(out, "{table}")?;
     }
     if found.bad_count > 0 {
         writeln!(out, "\n{} unusable records:", count(found.bad_count))?;

@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use clap::Args;
+use ronde_report::TextTable;
 use ronde_submit::{JobListing, JobState, SubmitError, SubmittedJob, Target, TargetSettings};
 use ronde_tracking::render;
 use serde_json::json;
@@ -316,31 +317,11 @@ fn states(jobs: &SubmittedJobs, listed: &[JobListing]) -> Vec<JobState> {
     found.into_values().collect()
 }
 
-/// Returns the rows as a table with aligned columns.
+/// Returns the rows as a table.
 fn table(rows: &[JobRow]) -> String {
-    let head = ["JOB", "TARGET", "STATE", "WORKERS", "SUBMITTED"].map(str::to_owned);
-    let rows = rows.iter().map(|row| {
-        [
-            row.name.clone(),
-            row.target.clone(),
-            row.state.clone(),
-            row.workers.clone(),
-            row.age.clone(),
-        ]
-    });
-    let lines: Vec<[String; 5]> = std::iter::once(head).chain(rows).collect();
-    let width = |column: usize| {
-        let lengths = lines.iter().map(|line| line[column].chars().count());
-        lengths.max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..4).map(width).collect();
-    let mut text = String::new();
-    for line in &lines {
-        for (cell, width) in line.iter().zip(&widths) {
-            text.push_str(&format!("{cell:<width$}  "));
-        }
-        text.push_str(&line[4]);
-        text.push('\n');
+    let mut table = TextTable::new(["JOB", "TARGET", "STATE", "WORKERS", "SUBMITTED"]);
+    for row in rows {
+        table.row([&row.name, &row.target, &row.state, &row.workers, &row.age]);
     }
-    text
+    format!("{table}\n")
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use clap::Args;
 use ronde_data::{Dataset, Targets};
 use ronde_engine::{ConfusionCounts, ConfusionMatrix, ModelConfig};
+use ronde_report::TextTable;
 use ronde_saved_model::ModelManifest;
 use ronde_tracking::render::printable;
 use ronde_train::Objective;
@@ -118,27 +119,19 @@ fn table(matrix: &ConfusionMatrix, labels: &[String]) -> String {
     if classes > CLASSES_PRINTED_MAX {
         return format!("\n\nconfusion matrix      {classes} classes: pass --json to print it");
     }
-    let most = rows.iter().flatten().max().copied().unwrap_or(0);
     let label = |class: usize| {
         let label = labels.get(class);
         label.map_or_else(|| class.to_string(), |label| printable(label).to_string())
     };
-    let names = (0..classes).map(|class| label(class).chars().count());
-    let width = names.max().unwrap_or(0).max(most.to_string().len()) + 2;
-    let mut text = format!(
-        "\n\nconfusion matrix      a row for each true class, a column for each predicted one\n{:width$}",
-        ""
-    );
-    for class in 0..classes {
-        let _ = write!(text, "{:>width$}", label(class));
-    }
+    let head = std::iter::once(String::new()).chain((0..classes).map(label));
+    let mut table = TextTable::new(head).right(0..=classes).indented(2);
     for (class, row) in rows.iter().enumerate() {
-        let _ = write!(text, "\n{:>width$}", label(class));
-        for count in row {
-            let _ = write!(text, "{count:>width$}");
-        }
+        let counts = row.iter().map(ToString::to_string);
+        table.row(std::iter::once(label(class)).chain(counts));
     }
-    text
+    format!(
+        "\n\nconfusion matrix      a row for each true class, a column for each predicted one\n{table}"
+    )
 }
 
 /// Returns the fields of an `evaluated` event, and the confusion matrix with the names of its classes.

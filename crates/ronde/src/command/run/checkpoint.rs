@@ -11,6 +11,7 @@ use ronde_checkpoint::{
 };
 use ronde_core::layout::Role;
 use ronde_core::{NameList, Step};
+use ronde_report::TextTable;
 use ronde_store::Store;
 use ronde_submit::shell_word;
 use ronde_tracking::render::{bytes, count};
@@ -211,11 +212,7 @@ fn ls(location: &CheckpointLocation) -> Result<(), CheckpointFailure> {
     let store = location.open()?;
     let all = list(&*store)?;
     let mut out = Printable(std::io::stdout().lock());
-    writeln!(
-        out,
-        "{:>10}  {:>10}  {:>7}  {:<16}  status",
-        "step", "size", "workers", "saved"
-    )?;
+    let mut table = TextTable::new(["step", "size", "workers", "saved", "status"]).right(0..3);
     for listed in &all {
         let manifest = listed.manifest.as_ref();
         let standing = match &listed.status {
@@ -226,15 +223,15 @@ fn ls(location: &CheckpointLocation) -> Result<(), CheckpointFailure> {
             CheckpointStatus::OtherVersion(why) => format!("not supported: {why}"),
             CheckpointStatus::Locked(why) => format!("locked: {why}"),
         };
-        writeln!(
-            out,
-            "{:>10}  {:>10}  {:>7}  {:<16}  {standing}",
+        table.row([
             count(listed.step.0),
             bytes(listed.bytes),
             manifest.map_or_else(|| "-".to_owned(), |m| m.world_size.to_string()),
             manifest.map_or_else(|| "-".to_owned(), |m| time(m.saved_unix_ms)),
-        )?;
+            standing,
+        ]);
     }
+    writeln!(out, "{table}")?;
     if all.is_empty() {
         writeln!(out, "no checkpoints")?;
     }

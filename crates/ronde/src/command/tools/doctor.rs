@@ -1,11 +1,11 @@
 //! `ronde doctor`: checks whether this host can run jobs.
 
-use std::fmt::Write as _;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use clap::Args;
 use ronde::{environment, host};
+use ronde_report::TextTable;
 use ronde_tracking::render::{bytes, count};
 use rustix::process::{Resource, getrlimit};
 use serde_json::json;
@@ -61,25 +61,18 @@ pub(crate) fn doctor(arguments: &DoctorArguments) -> i32 {
 }
 
 fn table(findings: &[Finding]) -> String {
-    let mut text = String::new();
-    for Finding {
-        name,
-        value,
-        problem,
-    } in findings
-    {
-        let mark = if problem.is_none() { "ok" } else { "FAIL" };
-        let _ = writeln!(text, "{mark:<5} {name:<14} {value}");
-        if let Some(problem) = problem {
-            let _ = writeln!(text, "      {problem}");
-        }
+    let mut table = TextTable::without_head();
+    for finding in findings {
+        let problem = finding.problem.iter();
+        let problem: String = problem.map(|problem| format!("\n{problem}")).collect();
+        let mark = if problem.is_empty() { "ok" } else { "FAIL" };
+        let value = format!("{}{problem}", finding.value);
+        table.row([mark, finding.name, &value]);
     }
-    let failed = findings.iter().filter(|one| one.problem.is_some()).count();
-    let _ = match failed {
-        0 => write!(text, "this host can run jobs"),
-        failed => write!(text, "{failed} of {} checks failed", findings.len()),
-    };
-    text
+    match findings.iter().filter(|one| one.problem.is_some()).count() {
+        0 => format!("{table}\nthis host can run jobs"),
+        failed => format!("{table}\n{failed} of {} checks failed", findings.len()),
+    }
 }
 
 fn to_json(findings: &[Finding]) -> String {

@@ -1,10 +1,11 @@
 //! `ronde bench data`: measures data loading without training.
 
-use std::fmt::Write as _;
+use std::time::Duration;
 
 use ronde_cluster::StopFlag;
 use ronde_core::GroupRank;
 use ronde_data::{Loader, LoaderPlan, LoaderSettings, LoaderTimes, Split};
+use ronde_report::TextTable;
 use ronde_train::{Plan, TrainError};
 use serde_json::json;
 
@@ -123,8 +124,15 @@ fn to_json(turn: &LoaderMeasurement) -> String {
 
 /// Formats the medians of the rounds.
 fn table(threads: &[usize], turns: &[LoaderMeasurement]) -> String {
-    let mut text =
-        String::from("threads   samples/s   MB/s stored   fetching   decoding   peak MiB\n");
+    let mut table = TextTable::new([
+        "threads",
+        "samples/s",
+        "MB/s stored",
+        "fetching",
+        "decoding",
+        "peak MiB",
+    ])
+    .right(0..6);
     for &threads in threads {
         let median = |value: &dyn Fn(&LoaderMeasurement) -> f64| {
             let mine = turns.iter().filter(|turn| turn.threads == threads);
@@ -133,17 +141,23 @@ fn table(threads: &[usize], turns: &[LoaderMeasurement]) -> String {
             values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
         };
         let all = |turn: &LoaderMeasurement| turn.seconds * turn.threads.max(1) as f64;
-        let _ = writeln!(
-            text,
-            "{threads:>7} {:>11.0} {:>13.1} {:>8.0} % {:>8.0} % {:>10.0}",
-            median(&LoaderMeasurement::samples_per_s),
-            median(&|turn| turn.bytes_per_s() / 1e6),
-            median(&|turn| 100.0 * turn.times.fetching.as_secs_f64() / all(turn)),
-            median(&|turn| 100.0 * turn.times.decoding.as_secs_f64() / all(turn)),
-            median(&|turn| turn.peak_bytes as f64 / f64::from(1 << 20)),
-        );
+        let share = |time: &dyn Fn(&LoaderMeasurement) -> Duration| {
+            let share = median(&|turn| time(turn).as_secs_f64() / all(turn));
+            format!("{:.0} %", 100.0 * share)
+        };
+        table.row([
+            threads.to_string(),
+            format!("{:.0}", median(&LoaderMeasurement::samples_per_s)),
+            format!("{:.1}", median(&|turn| turn.bytes_per_s() / 1e6)),
+            share(&|turn| turn.times.fetching),
+            share(&|turn| turn.times.decoding),
+            format!(
+                "{:.0}",
+                median(&|turn| turn.peak_bytes as f64 / f64::from(1 << 20))
+            ),
+        ]);
     }
-    text
+    format!("{table}\n")
 }
 
 /// Resets the peak memory of the process, where the system allows it.

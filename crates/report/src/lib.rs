@@ -1,0 +1,5 @@
+//! Tables for people: [`TextTable`].
+
+mod table;
+
+pub use table::TextTable;
