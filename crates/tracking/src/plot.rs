@@ -1,6 +1,5 @@
 //! Drawings of a [`LossCurve`](crate::LossCurve): as text for a terminal, and as SVG.
 
-mod axis;
 mod svg;
 mod text;
 

@@ -1,7 +1,9 @@
 //! The loss curve as lines of characters.
 
-use super::axis::{PlotAxis, label};
+use ronde_report::{ChartAxis, Scale};
+
 use crate::loss_curve::LossCurve;
+use crate::render::count;
 
 /// The characters of a drawing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,23 +28,18 @@ pub fn text(curve: &LossCurve, columns: usize, characters: Characters) -> Option
     if points.len() < 2 || columns < *COLUMNS.start() {
         return None;
     }
-    let y_axis = PlotAxis::of(points.iter().map(|point| point.1), 4)?;
-    let x_axis = PlotAxis::from_zero(last, 4);
-    let labels: Vec<String> = y_axis.ticks.iter().map(|&tick| label(tick)).collect();
-    let margin = labels
-        .iter()
-        .map(|label| label.len())
-        .max()
-        .unwrap_or(0)
-        .max(4);
+    let y_axis = ChartAxis::of(points.iter().map(|point| point.1), Scale::Automatic, 4)?;
+    let x_axis = ChartAxis::from_zero(last, 4);
+    let widths = y_axis.ticks.iter().map(|(_, label)| label.len());
+    let margin = widths.max().unwrap_or(0).max(4);
     let width = columns.min(*COLUMNS.end()) - margin - 2;
     let rows = canvas(&points, &x_axis, &y_axis, width, characters);
     let row_of = |tick: f64| ((1.0 - y_axis.position(tick)) * (ROWS - 1) as f64).round() as usize;
     let mut lines = vec![format!("{:>margin$}", "loss")];
     for (row, cells) in rows.iter().enumerate() {
-        let tick = y_axis.ticks.iter().position(|&tick| row_of(tick) == row);
-        let (text, mark) = match tick {
-            Some(at) => (labels[at].as_str(), edge(characters).1),
+        let mut ticks = y_axis.ticks.iter();
+        let (text, mark) = match ticks.find(|(tick, _)| row_of(*tick) == row) {
+            Some((_, label)) => (label.as_str(), edge(characters).1),
             None => ("", edge(characters).0),
         };
         let line = format!("{text:>margin$} {mark}{cells}");
@@ -63,8 +60,8 @@ fn edge(characters: Characters) -> (char, char) {
 /// Returns the rows of characters of a curve.
 fn canvas(
     points: &[(f64, f64)],
-    x_axis: &PlotAxis,
-    y_axis: &PlotAxis,
+    x_axis: &ChartAxis,
+    y_axis: &ChartAxis,
     width: usize,
     characters: Characters,
 ) -> Vec<String> {
@@ -110,17 +107,16 @@ fn canvas(
 const BRAILLE: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
 /// Returns the line of labels of the steps, and the last step at its end.
-fn x_labels(axis: &PlotAxis, last: f64, margin: usize, width: usize) -> String {
+fn x_labels(axis: &ChartAxis, last: f64, margin: usize, width: usize) -> String {
     let mut line = " ".repeat(margin);
-    let end = format!("step {}", label(last));
+    let end = format!("step {}", count(last as u64));
     let end_at = (margin + width).saturating_sub(end.len());
-    for &tick in &axis.ticks {
-        let text = label(tick);
-        let at = margin + (axis.position(tick) * (width - 1) as f64).round() as usize;
+    for (tick, text) in &axis.ticks {
+        let at = margin + (axis.position(*tick) * (width - 1) as f64).round() as usize;
         let free = line.len();
         if at >= free && at + text.len() + 1 < end_at {
             line.push_str(&" ".repeat(at - free));
-            line.push_str(&text);
+            line.push_str(text);
             line.push(' ');
         }
     }
