@@ -245,7 +245,7 @@ fn joined_facts(layers: &[Box<dyn Layer>]) -> LayerFacts {
     // Each engine once, in alphabetical order.
     let engines: BTreeSet<&str> = facts().map(|layer| layer.engine.as_str()).collect();
     let engines: Vec<&str> = engines.into_iter().collect();
-    let (first, last) = (facts().next(), facts().last());
+    let (first, last) = (facts().next(), facts().next_back());
     LayerFacts {
         layout: StateLayout {
             tensors: tensors.collect(),

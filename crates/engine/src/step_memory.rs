@@ -283,7 +283,7 @@ fn run_step(
             given.collect(),
             BackwardPass {
                 part: BackwardPart::Whole,
-                ranges: ranges,
+                ranges,
                 needs_input_gradient: index > 0,
             },
             &mut SingleRankSums,

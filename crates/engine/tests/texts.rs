@@ -1,9 +1,7 @@
 //! Texts are continued token by token with the bits of a pass over the whole text.
 
 use ronde_core::seed::SeedTree;
-use ronde_engine::{
-    Activation, Chain, EngineError, KeptText, Layer, LayerExt, ModelConfig, Precision,
-};
+use ronde_engine::{Activation, Chain, EngineError, KeptText, LayerExt, ModelConfig, Precision};
 
 const TOKENS: usize = 50;
 

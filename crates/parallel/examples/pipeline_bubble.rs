@@ -18,8 +18,8 @@ use ronde_core::step_layout::{PipelineStage, StepLayout};
 use ronde_core::{Collectives, CollectivesExt, DType, GroupRank, Shard, Step};
 use ronde_engine::{
     Activation, BackwardPart, BackwardPass, Chain, CrossEntropy, EngineError, Layer, LayerCost,
-    LayerExt, LayerFacts, LayerSetting, OptimizerConfig, SavedValues, ShardGradient, ShardInput,
-    ShardSums, StateChange, engine_name,
+    LayerFacts, LayerSetting, OptimizerConfig, SavedValues, ShardGradient, ShardInput, ShardSums,
+    StateChange, engine_name,
 };
 use ronde_parallel::{MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy};
 use ronde_schedule::{

@@ -27,7 +27,7 @@ use ronde_core::layout::Role;
 use ronde_core::norm::BLOCK;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, Group, GroupRank, Shard, Step};
-use ronde_engine::{GradientScale, LayerExt, OptimizerConfig, sum_of_squares};
+use ronde_engine::{GradientScale, OptimizerConfig, sum_of_squares};
 use ronde_protocol::transaction::ShardReport;
 
 use self::kept::KeptReplicas;

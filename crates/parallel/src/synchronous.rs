@@ -34,8 +34,8 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::weight_hash;
 use ronde_core::{BatchCounts, Buffer, Group, GroupRank, Shard, Step, Work};
 use ronde_engine::{
-    Activation, Chain, Device, EvaluationSize, ForwardContext, Layer, LayerExt, Mode,
-    ParameterRule, PartPlace,
+    Activation, Chain, Device, EvaluationSize, ForwardContext, LayerExt, Mode, ParameterRule,
+    PartPlace,
 };
 use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::ShardReport;

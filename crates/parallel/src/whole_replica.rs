@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Group, Step};
-use ronde_engine::{Activation, Chain, Device, LayerExt};
+use ronde_engine::{Activation, Chain, Device};
 use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::ShardReport;
 

@@ -10,7 +10,7 @@ use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::{StepLayout, divide_layers};
 use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
-use ronde_engine::{Chain, CrossEntropy, IGNORED, LayerExt, ModelConfig, OptimizerConfig};
+use ronde_engine::{Chain, CrossEntropy, IGNORED, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
     CommittedUpdate, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };

@@ -9,7 +9,7 @@ use ronde_comm::{GroupConfig, ProcessGroup, testing};
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step};
-use ronde_engine::{CrossEntropy, LayerExt, ModelConfig, OptimizerConfig};
+use ronde_engine::{CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
     CommittedUpdate, LossScaling, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy,
     ZeroLevel,

@@ -17,9 +17,8 @@ use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{DType, Event, GroupRank, Tracker, WorldSize};
 use ronde_data::{OpenContext, Split};
 use ronde_engine::{
-    Activation, BackwardPart, BackwardPass, Chain, EngineError, Layer, LayerCost, LayerExt,
-    LayerFacts, LayerSetting, SavedValues, ShardGradient, ShardInput, ShardSums, StateChange,
-    engine_name,
+    Activation, BackwardPart, BackwardPass, Chain, EngineError, Layer, LayerCost, LayerFacts,
+    LayerSetting, SavedValues, ShardGradient, ShardInput, ShardSums, StateChange, engine_name,
 };
 use ronde_parallel::{ModelState, bucket};
 use ronde_planner::{

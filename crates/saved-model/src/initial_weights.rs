@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use ronde_core::layout::{Arena, StateLayout, TensorEntry};
-use ronde_engine::{Chain, Layer, LayerExt, ModelConfig, matches_pattern};
+use ronde_engine::{Chain, LayerExt, ModelConfig, matches_pattern};
 
 use crate::converted::transposed;
 use crate::error::{ModelError, TensorProblem};

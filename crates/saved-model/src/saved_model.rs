@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use ronde_core::layout::{Arena, StateLayout, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Chain, EngineError, GraphOutline, Layer, LayerExt, ModelConfig, SharedState};
+use ronde_engine::{Chain, EngineError, GraphOutline, LayerExt, ModelConfig, SharedState};
 
 use crate::error::{ModelError, TensorProblem};
 use crate::manifest::read_limited;

@@ -14,7 +14,6 @@ use crate::converted::{ConvertedTensor, convert};
 use crate::error::ModelError;
 use crate::names::Naming;
 use crate::saved_model::SavedModel;
-use ronde_engine::LayerExt;
 
 /// Writes the tensors of a saved model in a naming as a dictionary for `load_state_dict`. Memory: a copy of the tensors
 /// whose layouts differ.

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use crate::columns::{self, Column, TableValues};
 use crate::error::ServeError;
 use crate::predicted_sample::PredictedSample;
-use ronde_engine::LayerExt;
 
 /// The format of a file of predictions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,7 +9,7 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::{Collectives, CollectivesExt, Shard, WorldSize};
 use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
 use ronde_engine::{
-    Activation, Chain, ConfusionMatrix, EvaluationSize, LayerExt, Predictions, release_free_memory,
+    Activation, Chain, ConfusionMatrix, EvaluationSize, Predictions, release_free_memory,
 };
 use ronde_parallel::{EvaluationPart, MicroBatch, ParallelError, Strategy};
 

@@ -24,7 +24,6 @@ use crate::error::TrainError;
 use crate::plan::Plan;
 use crate::training::whole_model::pieces;
 use crate::training::{Training, TrainingResult};
-use ronde_engine::LayerExt;
 
 /// Writes weights and manifest of a training into `folder` after a number of steps; an earlier model is replaced atomically. If
 /// the workers have different parts of the weights, only the function that publishes the model on rank 0 may call this: the other ranks then

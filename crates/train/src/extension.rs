@@ -6,7 +6,6 @@ use crate::checkpoints::{self, NewestCheckpoint};
 use crate::config::nearest;
 use crate::error::TrainError;
 use crate::plan::Plan;
-use ronde_engine::LayerExt;
 
 /// The part of an identity that is known only after the model was built.
 const TENSORS: &str = "model.tensors";

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use ronde_core::{Rank, Shard};
 use ronde_engine::{
-    Activation, Chain, EngineError, EvaluationSize, Layer, LayerExt, LayerSetting, PartPlace,
+    Activation, Chain, EngineError, EvaluationSize, LayerExt, LayerSetting, PartPlace,
 };
 use ronde_parallel::{ModelState, ParallelError, evaluate_guarded};
 use ronde_saved_model::{NamedTensor, PublishedModel};

@@ -12,7 +12,7 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
 use ronde_core::{DataSignature, PlanIdentity, Step, WorldSize};
 use ronde_data::Dataset;
-use ronde_engine::{Chain, EngineError, Layer, LayerExt, LearningRate};
+use ronde_engine::{Chain, EngineError, LayerExt, LearningRate};
 
 use crate::config::RunConfig;
 use crate::error::TrainError;

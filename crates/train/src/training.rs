@@ -11,7 +11,7 @@ use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Step};
 use ronde_data::{Dataset, DatasetDescription, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
-use ronde_engine::{Chain, ComputeEngine, LayerExt, Precision, ProductMethod};
+use ronde_engine::{Chain, ComputeEngine, Precision, ProductMethod};
 use ronde_parallel::{
     Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
     ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,

@@ -17,7 +17,7 @@ use ronde_data::decode::DecodeScratch;
 use ronde_data::{
     DataError, Dataset, DatasetDescription, FetchedSamples, IGNORED, MemoryDataset, Split,
 };
-use ronde_engine::{Chain, Layer, LayerExt};
+use ronde_engine::{Chain, LayerExt};
 use ronde_train::config::{Document, Override};
 use ronde_train::{JobGroup, Plan, RunConfig, TrainError, Training};
 use serde::Deserialize;

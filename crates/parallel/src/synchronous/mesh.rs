@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use ronde_core::step_layout::{MeshPlace, StepLayout};
 use ronde_core::{Group, GroupRank};
-use ronde_engine::{Layer, LayerExt};
+use ronde_engine::LayerExt;
 use ronde_protocol::holdings::{HeldRanges, second_holders};
 
 use super::{SynchronousConfig, SynchronousStrategy};

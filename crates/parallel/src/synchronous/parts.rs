@@ -6,9 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ronde_core::exact::ExactSum;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, Operation, Shard};
-use ronde_engine::{
-    EngineError, Layer, LayerExt, LayerSetting, NotSummed, PartExchange, PartPlace,
-};
+use ronde_engine::{EngineError, LayerExt, LayerSetting, NotSummed, PartExchange, PartPlace};
 
 use super::{ComputeClock, SynchronousStrategy};
 use crate::bucket::BucketPlan;

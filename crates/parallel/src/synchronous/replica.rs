@@ -5,7 +5,7 @@ use std::ops::Range;
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use ronde_core::{BatchCounts, Step};
-use ronde_engine::{Layer, LayerExt};
+use ronde_engine::LayerExt;
 use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::ShardReport;
 

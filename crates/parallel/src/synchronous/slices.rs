@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use ronde_core::{Buffer, CollectiveError, CollectivesExt, DType, Group, Operation, Tag, Work};
-use ronde_engine::{Layer, LayerExt};
+use ronde_engine::LayerExt;
 
 use super::SynchronousStrategy;
 use super::mesh::CopyPartners;

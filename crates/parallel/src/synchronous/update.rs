@@ -9,7 +9,7 @@ use ronde_core::BatchCounts;
 use ronde_core::layout::Role;
 use ronde_core::norm::{BLOCK, NumberTree, blocks, clip_factor};
 use ronde_engine::{
-    GradientScale, Layer, LayerExt, ParameterRule, TrustSquares, TrustTree, sum_of_squares,
+    GradientScale, LayerExt, ParameterRule, TrustSquares, TrustTree, sum_of_squares,
 };
 
 use super::{SynchronousConfig, SynchronousStrategy};

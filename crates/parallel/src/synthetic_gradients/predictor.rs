@@ -9,8 +9,7 @@ use ronde_core::seed::SeedTree;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Group, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, Device, EngineError, GraphBuilder, Initial, LayerExt, OptimizerConfig,
-    SquaredError,
+    Activation, Chain, Device, EngineError, GraphBuilder, Initial, OptimizerConfig, SquaredError,
 };
 
 use super::{BorderTally, PredictorTargets, SyntheticGradientsConfig};

@@ -9,7 +9,7 @@ use ronde_core::layout::Role;
 use ronde_core::seed::{Purpose, SeedTree};
 use ronde_core::{Buffer, DType, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, CrossEntropy, ForwardContext, Layer, LayerExt, Loss, Mode, ModelConfig,
+    Activation, Chain, CrossEntropy, ForwardContext, LayerExt, Loss, Mode, ModelConfig,
     OptimizerConfig, Predictions,
 };
 use ronde_rpc::{

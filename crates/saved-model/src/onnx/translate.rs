@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 
 use ronde_core::layout::TensorEntry;
-use ronde_engine::{
-    ActivationFunction, AfterNorm, Computation, GraphOutline, LayerExt, OperationOutline,
-};
+use ronde_engine::{ActivationFunction, AfterNorm, Computation, GraphOutline, OperationOutline};
 
 use super::graph::{Attribute, ElementType, GraphEnd, OnnxGraph, OnnxNode};
 use crate::error::ModelError;

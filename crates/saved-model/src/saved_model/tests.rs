@@ -2,7 +2,7 @@
 
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;
-use ronde_engine::{Activation, Chain, Layer, LayerExt, ModelConfig};
+use ronde_engine::{Activation, Chain, LayerExt, ModelConfig};
 
 use super::*;
 use crate::initial_weights::{InitialWeights, TensorExclusions};

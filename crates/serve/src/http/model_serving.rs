@@ -9,7 +9,6 @@ use super::served_model::ServedModel;
 use super::server::ServingState;
 use super::text_worker::{self, TextJob};
 use crate::error::ServeError;
-use ronde_engine::LayerExt;
 
 /// A model with the requests that wait for it. Its threads compute what waits, and end when the queues are closed and empty.
 pub(super) struct ModelServing {

@@ -13,7 +13,6 @@ use crate::initial_state;
 use crate::job_group::JobGroup;
 use crate::local_ranks::on_local_ranks;
 use crate::plan::Plan;
-use ronde_engine::LayerExt;
 
 /// Trains some steps of a run with a number of workers that have the whole model each, as threads of this process, and returns the
 /// median seconds of a step. Unlike the measured parts of a step, it contains what workers take from each other where they use all

@@ -17,7 +17,6 @@ use crate::error::TrainError;
 use crate::model_copies::{ModelCopies, held_weights};
 use crate::plan::Plan;
 use crate::state_transfer::exchange;
-use ronde_engine::LayerExt;
 
 impl Training {
     /// Returns whether the run divides its state among the members, or each has its own part of some vectors.

@@ -20,7 +20,6 @@ use super::{Training, slices, vectors, vectors_mut};
 use crate::checkpoints::RunCheckpoints;
 use crate::error::TrainError;
 use crate::progress::RunProgress;
-use ronde_engine::LayerExt;
 
 /// The tag of the messages with copies.
 const TAG: Tag = Tag(0x636f_7079);

@@ -70,7 +70,7 @@ fn together(case: &ModelCase, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<
             given,
             BackwardPass {
                 part: BackwardPart::Whole,
-                ranges: ranges,
+                ranges,
                 needs_input_gradient: false,
             },
             &mut SingleRankSums,

@@ -40,7 +40,6 @@ use crate::command::run::resume::{ResumeSource, is_override};
 use crate::command::run::run_base;
 use crate::command::run::run_position::RunPosition;
 use crate::command::run::start_error::StartError;
-use ronde_engine::LayerExt;
 
 /// Maximum size of a run file in bytes; larger files are not read.
 const RUN_FILE_BYTES_MAX: u64 = 1 << 20;

@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use ronde::engine::{
-    Activation, Chain, Device, EngineError, ForwardContext, KernelCall, KernelObserver, Layer,
-    Mode, ObservedDevice,
+    Activation, Chain, Device, EngineError, ForwardContext, KernelCall, KernelObserver, Mode,
+    ObservedDevice,
 };
 use ronde_bench::{KernelReport, KernelRow, MachineRates, TrainingCase};
 use ronde_cluster::StopFlag;
