@@ -92,7 +92,7 @@ pub const NOTICE: Target = Target {
     cases: 100_000,
 };
 
-/// Frames of remote calls. Memory for values grows with what has arrived.
+/// Frames of remote calls. Memory for values grows with the bytes that have arrived.
 pub const RPC_FRAMES: Target = Target {
     name: "rpc_frames",
     samples: || RpcWireFormat::Frames.samples(),

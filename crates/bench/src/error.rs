@@ -104,7 +104,7 @@ pub enum BenchError {
 }
 
 impl BenchError {
-    /// Returns the action by which a caller may recover.
+    /// Returns the recovery action for the caller.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

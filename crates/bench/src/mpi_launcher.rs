@@ -24,7 +24,7 @@ enum MpiFamily {
     OpenMpi(u32),
     /// MPICH, Intel MPI and others with its launcher Hydra.
     Mpich,
-    /// Another one, of which only `-n` is known.
+    /// Another one, with only `-n` known.
     Other,
 }
 

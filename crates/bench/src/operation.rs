@@ -76,7 +76,7 @@ impl OperationKind {
         }
     }
 
-    /// Returns the operations in a list of names; `all` stands for every one, an empty list for
+    /// Returns the operations in a list of names; `all` means every one, an empty list for
     /// `all_reduce`.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl OperationKind {
         matches!(self, Self::AllReduce | Self::ExactSum | Self::Barrier)
     }
 
-    /// Returns the name of the only implementation, where there is no choice of algorithms.
+    /// Returns the name of the implementation without a choice of algorithms.
     #[must_use]
     pub fn one_way(self) -> &'static str {
         match self {
@@ -231,7 +231,7 @@ impl OperationShape {
         }
     }
 
-    /// Returns whether there are no elements, as in a barrier.
+    /// Returns whether it is empty, as in a barrier.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

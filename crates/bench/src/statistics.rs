@@ -48,7 +48,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     percentile(values, 0.5)
 }
 
-/// Returns a percentile of sorted values, of which there is at least one.
+/// Returns a percentile of sorted values, at least one.
 fn percentile(sorted: &[f64], share: f64) -> f64 {
     let place = share * (sorted.len() - 1) as f64;
     let (below, part) = (place.floor() as usize, place.fract());

@@ -33,7 +33,7 @@ const ITERATIONS_MIN: f64 = 3.0;
 /// The number of operations of the turn from which their number is computed.
 const FIRST_ITERATIONS: usize = 3;
 
-/// Performs the measurements of `assignment`. Connections are secured as `security` says where the settings name no
+/// Performs the measurements of `assignment`. Connections are secured by `security` where the settings name no
 /// transport.
 ///
 /// # Errors

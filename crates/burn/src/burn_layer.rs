@@ -363,7 +363,7 @@ where
             .collect()
     }
 
-    /// Burn computes all gradients at once: those of the parameters are kept until they are asked for.
+    /// Burn computes all gradients at once: those of the parameters are kept until they are requested.
     fn backward(
         &mut self,
         shards: Vec<ShardGradient<'_>>,

@@ -49,7 +49,7 @@ impl VerifyReport {
         !self.is_damaged() && !self.checkpoints.iter().any(is_unread)
     }
 
-    /// Returns the checkpoints of which every byte was read and matches its digest.
+    /// Returns the checkpoints whose bytes were all read and match its digest.
     pub fn intact(&self) -> impl Iterator<Item = &CheckpointEntry> {
         let intact = self.checkpoints.iter().filter(|c| c.damage.is_empty());
         intact.map(|c| &c.entry).filter(|entry| {

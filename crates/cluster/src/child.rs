@@ -33,7 +33,7 @@ pub(crate) fn end_with_parent(command: &mut Command) {
     let _ = command;
 }
 
-/// Makes the child the leader of its own session, so that the terminal's signals do not reach it.
+/// Makes the child the leader of a session, so that the terminal's signals do not reach it.
 pub(crate) fn in_own_session(command: &mut Command) {
     let before_exec = || Ok(rustix::process::setsid().map(drop)?);
     #[expect(

@@ -71,7 +71,7 @@ pub enum CoordinatorOutcome {
     },
 }
 
-/// Leads the job of a folder, or stands by while another coordinator leads, until the job is over
+/// Leads the job of a folder, or is a standby while another coordinator leads, until the job is over
 /// or `stop` is raised. Listens only at `listen` (port 0: any free port) and passes the address to
 /// `ready`. Messages for the user go to `tell`, all events to the job's journal.
 ///
@@ -280,7 +280,7 @@ impl CoordinatorShell<'_> {
         }
     }
 
-    /// Does what is due because of elapsed time.
+    /// Acts on elapsed time.
     fn keep_time(&mut self) {
         // Before the machine evaluates the silence of their workers.
         self.note_silent_agents();

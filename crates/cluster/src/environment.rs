@@ -17,7 +17,7 @@ pub(crate) fn free_port() -> std::io::Result<u16> {
         .port())
 }
 
-/// Returns the variables of one rank; those of the job come last and take precedence.
+/// Returns the variables of one rank; those of the job are last and take precedence.
 pub(crate) fn of_rank(
     spec: &LaunchSpec,
     rank: Rank,

@@ -40,10 +40,10 @@ pub enum ClusterError {
         /// The problem.
         problem: String,
     },
-    /// The variables of this process do not say which rank of which job it is.
+    /// The variables of this process do not specify its rank and job.
     #[error("{problem}\n  help: {help}")]
     Environment {
-        /// The variables, their values and what is wrong with them.
+        /// The variables, their values and their problem.
         problem: String,
         /// What to do about it.
         help: String,

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! rank r: hello { rank, world size, data address } --> rank 0
-//! rank r: <-- assignment { peers, task }, when all have said hello
+//! rank r: <-- assignment { peers, task }, after the hello of all
 //! ```
 //!
 //! There is no supervisor: the members are never replaced, and a lost one is noticed by its peers. Members with a token

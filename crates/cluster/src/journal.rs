@@ -14,7 +14,7 @@ const LINES_BYTES: usize = 1 << 20;
 /// Consecutive complete lines of a job's event file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EventLines {
-    /// The lines with their line breaks; empty if there are no more yet.
+    /// The lines with their line breaks; empty without more.
     pub text: String,
     /// The position of the next line in bytes.
     pub next: u64,

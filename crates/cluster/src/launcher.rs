@@ -63,7 +63,7 @@ pub enum StopSignal {
 
 /// Starts and watches processes: on this machine, over SSH, or through a batch system.
 ///
-/// Calls come from one thread. No call may block longer than its timeout; those without one return
+/// One thread makes all calls. No call may block longer than its timeout; those without one return
 /// at once.
 pub trait Launcher {
     /// Returns the name of the host on which ranks are started.

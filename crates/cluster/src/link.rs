@@ -23,7 +23,7 @@ use crate::wire::{
 pub struct StopNotice {
     /// The reason.
     pub reason: String,
-    /// Whether another worker has failed, so that this one records what it knows about the failure.
+    /// Whether another worker has failed, so that this one records its knowledge about the failure.
     pub has_failed: bool,
 }
 

@@ -49,7 +49,7 @@ impl LocalCoordinator {
     /// Returns the coordinator of a job on this host.
     pub(crate) fn new(settings: Settings) -> Result<Self, ElasticError> {
         // No other coordinator can lead: a lease that expires while this process lacks CPU time would
-        // only discard what it knows about the workers.
+        // only discard its knowledge about the workers.
         let settings = Settings {
             lease: settings
                 .orphan_limit

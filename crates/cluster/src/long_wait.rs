@@ -18,7 +18,7 @@ pub struct WaitSettings<'a> {
 
 /// A wait that other processes end.
 pub(crate) struct LongWait<'a> {
-    /// What is expected.
+    /// The expected value.
     what: String,
     deadline: Instant,
     notify: &'a mut dyn FnMut(String),

@@ -68,7 +68,7 @@ impl WorkerFailure {
 pub enum JobExit {
     /// Every rank ended with exit code 0.
     Done,
-    /// A rank failed: the failure with this index in [`JobOutcome::failures`] came first.
+    /// A rank failed: the failure with this index in [`JobOutcome::failures`] was first.
     Failed(usize),
     /// A stop was requested.
     Stopped {

@@ -14,7 +14,7 @@ use crate::error::ClusterError;
 const HOST_BYTES_MAX: usize = 255;
 /// The longest wait for the resolver of the system, which itself waits longer for a name server that does not answer.
 const RESOLVE_MAX: Duration = Duration::from_secs(5);
-/// What the standard library puts before an error of the resolver.
+/// The prefix of the standard library for an error of the resolver.
 const LOOKUP_FAILED: &str = "failed to lookup address information: ";
 
 /// The name or IP address of a host, and a port.

@@ -501,7 +501,7 @@ impl RemoteCoordinator {
         })
     }
 
-    /// Notes whether the coordinator can store what it has to. Returns a message when it cannot any more.
+    /// Notes whether the coordinator can store its objects. Returns a message when it cannot any more.
     fn storage_changed(&mut self, problem: Option<String>) -> Option<String> {
         let is_new = self.storage_problem.is_none();
         self.storage_problem = problem;

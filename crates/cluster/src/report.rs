@@ -155,7 +155,7 @@ fn list(first: &WorkerFailure, others: &[&WorkerFailure]) -> String {
     named.join(", ")
 }
 
-/// Returns the hint for what a failed worker has printed last.
+/// Returns the hint for the last output of a failed worker.
 fn hint_of_output(failure: &WorkerFailure) -> Option<&'static str> {
     let is_allocation =
         |line: &String| line.contains("memory allocation of ") && line.contains(" failed");

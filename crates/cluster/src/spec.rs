@@ -20,7 +20,7 @@ pub struct LaunchSpec {
     pub job: String,
     /// Opaque text passed to the workers in their assignment.
     pub task: String,
-    /// The roles of the ranks, each with the number of ranks that have it, which come one after the other; ranks beyond them have
+    /// The roles of the ranks, each with the number of ranks that have it, in their order; ranks beyond them have
     /// none.
     pub roles: Vec<(String, u32)>,
     /// Variables set for every rank in addition to those of [`crate::variables`]; all others are

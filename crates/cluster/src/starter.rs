@@ -1,4 +1,4 @@
-//! [`StartDecision`]: whether another launcher has started this process, and as which rank of which job, by its environment
+//! [`StartDecision`]: whether another launcher has started this process, and its rank and job, by its environment
 //! variables. `table.rs` has the variables of all launchers and platforms; this file decides, without I/O.
 //!
 //! Launchers may start each other, such as srun torchrun. The closest one to this process has assigned its rank; launchers
@@ -31,14 +31,14 @@ use table::{Nesting, STARTERS, Starter, TORCH};
 pub const LAUNCHER_PROCESS: &str = "the process of the launcher";
 /// The value of [`RONDE_STARTED_BY`] with which ronde starts the workers.
 const NO_STARTER: &str = "none";
-/// The first port that is derived from the name of a job, and how many there are. They lie below the ports that systems
+/// The first port that is derived from the name of a job, and how many there are. They are below the ports that systems
 /// give to outgoing connections.
 const DERIVED_PORTS: (u16, u16) = (20_000, 12_000);
 
 /// A value that was taken from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartFinding {
-    /// What it is, such as `rank`.
+    /// Its kind, such as `rank`.
     pub field: &'static str,
     /// The value.
     pub value: String,
@@ -61,7 +61,7 @@ pub struct StartDecision {
     pub world_size_from: String,
     /// The values.
     pub findings: Vec<StartFinding>,
-    /// Sentences about what else was found and why it does not count.
+    /// Sentences about other findings and why they do not count.
     pub notes: Vec<String>,
 }
 
@@ -281,7 +281,7 @@ fn agree(closest: &PresentStarter, candidates: &[PresentStarter]) -> Result<(), 
 }
 
 impl PresentStarter {
-    /// Returns whether the same processes are meant: one of the two is no launcher, or none has started the other.
+    /// Returns whether the same processes are meant: one of the two is not a launcher, or none has started the other.
     fn must_agree_with(&self, other: &Self) -> bool {
         let (mine, theirs) = (self.starter, other.starter);
         if mine.name == theirs.name {
@@ -364,7 +364,7 @@ impl PresentStarter {
         Ok(decision)
     }
 
-    /// Returns the name of this host and its variable, if only an exchange tells which one is that of rank 0.
+    /// Returns the name of this host and its variable, if only an exchange shows which one is that of rank 0.
     fn exchanged(
         &self,
         candidates: &[Self],

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const SIGNALS_MERGED: Duration = Duration::from_secs(1);
 /// The request that kills, whichever signals they are.
 const REQUESTS_MAX: u32 = 3;
-/// The signal of Ctrl-C, by which a user who waits ends the job at once.
+/// The signal of Ctrl-C, with which a waiting user ends the job at once.
 const SIGINT: i32 = 2;
 
 /// The urgency of a stop request.

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use ronde_core::event::{PhaseTimes, StepPhase};
 use ronde_core::{Event, Rank, Step};
 
-/// Steps of which reports of some ranks are missing: later ones replace the oldest.
+/// Steps without the reports of some ranks: later ones replace the oldest.
 const OPEN_STEPS_MAX: usize = 64;
 /// The smallest number of steps of a window.
 const WINDOW_STEPS: u64 = 16;
@@ -143,7 +143,7 @@ struct Suspect {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StragglerDetector {
     world_size: usize,
-    /// Steps of which not all ranks have reported, by rank.
+    /// Steps that not all ranks have reported, by rank.
     open: BTreeMap<Step, Vec<Option<RankReport>>>,
     previous: Option<(Step, Vec<RankReport>)>,
     window: DelayWindow,

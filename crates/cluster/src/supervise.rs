@@ -91,7 +91,7 @@ impl Agent {
     }
 }
 
-/// Returns what a worker needs to know about its job.
+/// Returns the information of a worker about its job.
 fn terms(coordination: &CoordinatorClient, spec: &LaunchSpec, host: String) -> JobTerms {
     let (host, interface) = match coordination {
         CoordinatorClient::Local(_) => (host, Ipv4Addr::LOCALHOST.into()),

@@ -45,7 +45,7 @@ pub(crate) enum FromSupervisor {
     /// Accepts a hello.
     Welcome {
         protocol: u32,
-        /// What the worker needs to know about its job.
+        /// The worker's information about its job.
         terms: Box<JobTerms>,
         /// Certificate, authority and key, if the job has an authority.
         identity: Option<String>,
@@ -55,7 +55,7 @@ pub(crate) enum FromSupervisor {
     /// A coordinator's message to the worker.
     #[serde(rename = "told")]
     Coordinator { body: ToWorker },
-    /// Ends the job. `failed`: another worker has failed, and this one reports what it knows about
+    /// Ends the job. `failed`: another worker has failed, and this one reports its knowledge about
     /// it.
     Stop {
         reason: String,
@@ -64,7 +64,7 @@ pub(crate) enum FromSupervisor {
     },
 }
 
-/// What a worker needs to know about its job.
+/// A worker's information about its job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct JobTerms {
     pub(crate) job: String,

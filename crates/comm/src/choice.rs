@@ -100,7 +100,7 @@ impl Chooser {
         &self.hosts
     }
 
-    /// The costs by which is chosen.
+    /// The costs for the choice.
     pub(crate) fn model(&self) -> CostModel {
         self.lock().model
     }
@@ -279,7 +279,7 @@ impl ProcessGroup {
         self.chooser().taken()
     }
 
-    /// Returns the costs by which this group chooses: measured, or [`CostModel::default`].
+    /// Returns the costs for this group's choice: measured, or [`CostModel::default`].
     #[must_use]
     pub fn cost_model(&self) -> CostModel {
         self.chooser().model()

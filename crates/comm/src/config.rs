@@ -85,7 +85,7 @@ pub struct GroupConfig {
     ///
     /// The error names the rank that delays the operation. Over connections, half of the deadline is
     /// used to find that rank: ranks that wait report it, with the ranks they wait for, and a host
-    /// acknowledges what it receives within about 0.2 s, whatever its processes do. A process that is
+    /// acknowledges received bytes within about 0.2 s, whatever its processes do. A process that is
     /// stopped, a host that is cut off, or one whose packets are lost in one direction only is named by
     /// all other ranks. It names itself ([`ronde_core::CollectiveError::PeerLost`] with its own rank) when
     /// more than half of all members acknowledge nothing. Three cases cannot be decided: when a single

@@ -111,7 +111,7 @@ pub(crate) struct Call {
     pub(crate) dtype: DType,
     pub(crate) op: ReduceOp,
     pub(crate) algorithm: Option<Algorithm>,
-    /// Root of an operation, tag of a message, or hash of which rank holds which shard on which host or receives which
+    /// Root of an operation, tag of a message, or hash of the ranks that hold the shards on their hosts or receive each
     /// slice.
     pub(crate) detail: u64,
     /// Number of elements, or [`ANY_LEN`].

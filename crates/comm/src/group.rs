@@ -51,7 +51,7 @@ struct SubGroupRecorder {
 /// How the other members are reached.
 #[derive(Debug)]
 enum Link {
-    /// There are no other members. Holds the reason after an abort.
+    /// The group has one member. Holds the reason after an abort.
     Alone(Mutex<Option<String>>),
     /// Through a progress thread.
     Others {

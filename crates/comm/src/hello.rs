@@ -1,4 +1,4 @@
-//! [`JoinHello`]: the first frame between two members, by which each refuses a peer of another job,
+//! [`JoinHello`]: the first frame between two members, with which each refuses a peer of another job,
 //! generation, protocol version or plan.
 
 use std::cmp::Ordering;

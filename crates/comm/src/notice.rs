@@ -1,4 +1,4 @@
-//! [`Notice`]: the message by which a member notifies the others why the group has failed.
+//! [`Notice`]: the message with which a member notifies the others why the group has failed.
 
 use ronde_core::byte_reader::number;
 use ronde_core::{CollectiveError, Generation, GroupRank};

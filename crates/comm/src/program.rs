@@ -302,7 +302,7 @@ pub(crate) fn needs_lens(call: &Call) -> bool {
     call.len == ANY_LEN && call.kind != CallKind::AllToAllUnequal
 }
 
-/// Returns the schedule by which lengths are exchanged: one number per rank.
+/// Returns the schedule that exchanges lengths: one number per rank.
 pub(crate) fn exchange_lens(operation: &Operation, member: GroupMember) -> Schedule {
     let (rank, ones) = (member.rank.index(), vec![1; member.size]);
     match operation {

@@ -20,7 +20,7 @@ pub enum Security {
     /// refused. Any user who can run programs on this host can read the traffic or join.
     #[default]
     PlainLoopbackOnly,
-    /// Plain TCP on any address: the traffic can be read, and anyone who reaches a port can join.
+    /// Plain TCP on any address: the traffic can be read, and any process that reaches a port can join.
     Plain,
     /// TLS 1.3; both sides present a certificate of the job's authority.
     Tls(TlsMembers),

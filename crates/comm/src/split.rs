@@ -65,7 +65,7 @@ impl SplitRegistry {
     }
 }
 
-/// What a member requests in a split.
+/// A member's request in a split.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct SplitRequest {
     /// The colour; `None` if the member is in no sub-group.

@@ -39,7 +39,7 @@ use crate::work::Completion;
 
 /// How many past calls are kept, to name them when a peer disagrees late.
 const HISTORY: usize = 256;
-/// How long a leaving member flushes what it has sent.
+/// How long a leaving member flushes its sent bytes.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
 /// How long a leaving member waits for the other members to leave too.
 pub(crate) const LINGER: Duration = Duration::from_millis(100);

@@ -52,7 +52,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Decodes bytes and checks what must hold for any input.
+/// Decodes bytes and checks the invariants of any input.
 fn attempt(target: &Target, bytes: &[u8]) -> Result<(), String> {
     HELD.set(0);
     PEAK.set(0);

@@ -1,4 +1,4 @@
-//! [`BackgroundSpans`]: records what the threads beside the computing one do, as spans of time.
+//! [`BackgroundSpans`]: records the activity of the threads beside the computing one, as spans.
 //!
 //! These threads work for much longer than a lock takes, so they share one bounded list behind a lock. The computing thread has a
 //! [`SpanRecorder`](crate::spans::SpanRecorder) of its own, which never waits.
@@ -19,7 +19,7 @@ pub struct BackgroundSpans {
     recorded: Mutex<RecordedSpans>,
 }
 
-/// What has been recorded and not drained.
+/// Recorded spans that are not drained.
 #[derive(Debug, Default)]
 struct RecordedSpans {
     spans: Vec<TimeSpan>,

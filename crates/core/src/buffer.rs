@@ -162,7 +162,7 @@ impl Buffer {
         self.len
     }
 
-    /// Returns whether there are no elements.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

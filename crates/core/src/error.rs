@@ -129,7 +129,7 @@ pub enum CollectiveError {
 }
 
 impl CollectiveError {
-    /// Returns what the caller should do about the error.
+    /// Returns the caller's action for the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

@@ -107,7 +107,7 @@ impl PhaseTimes {
     }
 }
 
-/// A phase of a step, as a place where a rank can lose time.
+/// A phase of a step, in which a rank can lose time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -570,7 +570,7 @@ pub enum Event {
         /// Newer checkpoints that cannot be used, with the reasons.
         skipped: Vec<String>,
     },
-    /// The run began again with its first step, because its workers had no complete state and there was no checkpoint.
+    /// The run began again with its first step, because its workers had no complete state and a checkpoint was missing.
     RunRestarted {
         /// The number of committed steps that are computed again.
         lost: Step,

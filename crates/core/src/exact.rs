@@ -60,7 +60,7 @@ impl Node {
         self
     }
 
-    /// Returns whether the node is the right one of two that have the same parent, of which `left` is the left one.
+    /// Returns whether the node is the right one of two that have the same parent, whose left one is `left`.
     #[must_use]
     pub fn is_right_sibling_of(self, left: Self) -> bool {
         self.index % 2 == 1 && left == self.sibling()

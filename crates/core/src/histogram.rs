@@ -5,11 +5,11 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The smallest binary exponent with buckets of its own.
+/// The smallest binary exponent with separate buckets.
 const EXPONENT_MIN: i32 = -64;
 /// Number of bits of an `f32` that do not select a bucket.
 const SHIFT: u32 = 21;
-/// The upper bits of the smallest positive number with a bucket of its own.
+/// The upper bits of the smallest positive number with a separate bucket.
 const FIRST: u32 = ((127 + EXPONENT_MIN) as u32) << 2;
 /// The number of buckets of positive numbers.
 const POSITIVE: usize = ((255 << 2) - FIRST) as usize;
@@ -74,7 +74,7 @@ impl ValueHistogram {
         self.buckets.iter().map(|(_, count)| count).sum()
     }
 
-    /// Returns the smallest and the largest value of a bucket, either of which may belong to the next bucket.
+    /// Returns the smallest and the largest value of a bucket, each of them may belong to the next bucket.
     #[must_use]
     pub fn ends(bucket: i32) -> (f64, f64) {
         let bucket = bucket.clamp(-(POSITIVE as i32), POSITIVE as i32);

@@ -165,7 +165,7 @@ impl StateLayout {
         self.of_role(role).map(TensorEntry::elements).sum()
     }
 
-    /// Returns the tensors with whole ones in place of their parts: each where its first part is.
+    /// Returns the tensors with whole ones instead of their parts: each where its first part is.
     #[must_use]
     pub fn whole(&self) -> Self {
         let of_first = |tensor: &TensorEntry| match &tensor.part {
@@ -233,7 +233,7 @@ impl Arena {
         self.len
     }
 
-    /// Returns whether there are no elements.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -107,7 +107,7 @@ mod tests {
             let continues = plan.continues_from(earlier, Step(step));
             assert_eq!(continues, expected, "{plan:?} from {earlier:?} at {step}");
         }
-        // The parent went on after the step at which the second plan left it.
+        // The parent continued after the step at which the second plan left it.
         assert_eq!(second.left_before(&first, Step(92)), Some(Step(69)));
         assert_eq!(second.left_before(&first, Step(69)), None);
         assert_eq!(third.left_before(&first, Step(138)), None);

@@ -1,4 +1,4 @@
-//! [`RoundPlan`]: rounds of local training, in which replicas of the model make steps of their own between two exchanges.
+//! [`RoundPlan`]: rounds of local training, in which replicas of the model make local steps between two exchanges.
 //!
 //! The samples of a round are those of one global batch, so a round is one transaction. Each replica has a contiguous share of
 //! them, and divides it evenly among the steps that it makes. All of this depends only on the plan, never on the workers that

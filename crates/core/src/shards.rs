@@ -76,7 +76,7 @@ impl ShardPlan {
         is_valid.then(|| Self::uneven(shares, groups.computing))
     }
 
-    /// Assigns a number of shards to each rank, in the order of ranks; `None` if there is no rank, or one without a shard.
+    /// Assigns a number of shards to each rank, in the order of ranks; `None` without a rank, or with one without a shard.
     #[must_use]
     pub fn with_shares(shares: &[u32]) -> Option<Self> {
         let is_valid = !shares.is_empty() && !shares.contains(&0);

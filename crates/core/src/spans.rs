@@ -1,4 +1,4 @@
-//! [`SpanRecorder`]: records what a thread does, as spans of time, without a lock and without waiting.
+//! [`SpanRecorder`]: records the activity of a thread, as spans of time, without a lock and without waiting.
 //!
 //! One thread records and another one drains: a ring of atomic numbers between them. When the ring is full, spans are dropped
 //! and counted. While recording is off, a span costs one load.
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 /// Number of spans that are kept until they are drained; 512 KiB, allocated when recording starts.
 const SPANS: usize = 1 << 14;
 
-/// What a thread does during a span.
+/// The activity of a thread during a span.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SpanKind {
@@ -108,7 +108,7 @@ impl SpanKind {
 /// A span of time on the monotonic clock of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeSpan {
-    /// What the thread did.
+    /// The activity of the thread.
     pub kind: SpanKind,
     /// The number of the thread among those that do the same, from 0.
     pub thread: u32,

@@ -1,7 +1,7 @@
-//! [`SparseValues`]: a vector of which most elements are zero, as the runs of blocks that are not.
+//! [`SparseValues`]: a vector with mostly zeros, as the runs of blocks that are not.
 //!
 //! The gradient of a table (an embedding, factors of users and items) is zero except in the rows that a shard looked up. Only
-//! blocks of [`SPARSE_BLOCK`] elements that have a bit set are kept and sent. A block that is left out stands for `+0.0` in
+//! blocks of [`SPARSE_BLOCK`] elements that have a bit set are kept and sent. A block that is left out counts as `+0.0` in
 //! all elements, so sums of such values have the bits of the dense sum, also where an element is `-0.0` or NaN.
 
 use std::ops::Range;

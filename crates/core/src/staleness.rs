@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::WordReader;
 
-/// The number of counts of a worker: one for each staleness, and the last one for all higher ones.
+/// The number of a worker's counts: one for each staleness, and the last one for all higher ones.
 pub const STALENESS_COUNTS: usize = 65;
 
 /// The staleness of one worker's gradients in a round.

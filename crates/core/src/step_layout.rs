@@ -71,7 +71,7 @@ impl StepLayout {
 
     /// Returns the layout of synchronous parameter servers: the last `servers` ranks update the state, and the others compute the
     /// shards. At least one rank computes, so there are fewer servers than ranks; the only rank of a group does both. More
-    /// computing ranks than shards are spares. `None` if there are no ranks or no shards.
+    /// computing ranks than shards are spares. `None` without ranks or shards.
     #[must_use]
     pub fn with_servers(ranks: usize, shards: u32, layers: usize, servers: usize) -> Option<Self> {
         let size = WorldSize::new(u32::try_from(ranks).ok()?)?;
@@ -285,7 +285,7 @@ impl StepLayout {
 }
 
 /// Divides a model among the columns of a pipeline in `rounds` stages each, so that the largest cost of a stage is as small
-/// as possible. The first stage of each column comes before all second stages. `pieces` are the layers that stay together,
+/// as possible. The first stage of each column precedes all second stages. `pieces` are the layers that stay together,
 /// in order, and `costs` has the cost of each layer, in any unit. With `is_tied`, the first and the last layer share a
 /// parameter, so the first column has the last layer too. `None` if there are too few pieces.
 #[must_use]

@@ -52,7 +52,7 @@ impl WeightHash {
     }
 }
 
-/// The xxh3 hash of values that come one after the other.
+/// The xxh3 hash of values in sequence.
 #[derive(Clone)]
 pub struct RunningHash {
     hasher: XxHash3_64,

@@ -42,7 +42,7 @@ impl<B: SeriesBucket> Buckets<B> {
         &mut self.buckets[at]
     }
 
-    /// Removes the buckets that begin at `step` or later: these steps are computed again. The bucket in which `step` lies
+    /// Removes the buckets that begin at `step` or later: these steps are computed again. The bucket with `step`
     /// keeps its values.
     pub fn truncate(&mut self, step: u64) {
         let kept = usize::try_from(step.div_ceil(self.steps_per_bucket)).unwrap_or(usize::MAX);
@@ -106,7 +106,7 @@ impl ValueRange {
         });
     }
 
-    /// Returns the mean; NaN if there is no finite value.
+    /// Returns the mean; NaN without a finite value.
     #[must_use]
     pub fn mean(&self) -> f64 {
         self.sum / f64::from(self.count)

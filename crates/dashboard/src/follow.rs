@@ -89,7 +89,7 @@ impl EventFollower {
     /// replaced, nothing is read by this call, and the next one begins with the new files.
     ///
     /// # Errors
-    /// The operating system's error: there is no file, or it cannot be read.
+    /// The operating system's error: the file is missing or cannot be read.
     pub fn read(
         &mut self,
         bytes_max: usize,
@@ -193,7 +193,7 @@ fn lines(
 /// end. `visit` receives whether an event may be far from the end, its time and the event.
 ///
 /// # Errors
-/// The operating system's error: there is no file, or it cannot be read.
+/// The operating system's error: the file is missing or cannot be read.
 pub(crate) fn ends(
     path: &Path,
     bytes: u64,

@@ -176,7 +176,7 @@ pub struct MemberRecord {
     pub generation: Option<u64>,
     /// Number of members, if it is known.
     pub world_size: Option<u32>,
-    /// The reason, or a description of what happened.
+    /// The reason, or a description of the event.
     pub text: String,
 }
 
@@ -349,7 +349,7 @@ impl RunHistory {
         }
     }
 
-    /// Drops what is known about steps from this one on, because they are computed again.
+    /// Drops the steps from this one on, because they are computed again.
     fn truncate(&mut self, step: u64) {
         self.steps.truncate(step);
         for history in self.ranks.values_mut() {

@@ -1,6 +1,6 @@
 //! The runs of a folder as a web page and in the terminal.
 //!
-//! A [`RunLibrary`] follows the event files of the runs in a folder on a thread of its own and keeps a [`RunHistory`] of each
+//! A [`RunLibrary`] follows the event files of the runs in a folder on a separate thread and keeps a [`RunHistory`] of each
 //! run that is shown. [`serve`] shows it in a browser, [`show`] in a terminal.
 
 mod buckets;

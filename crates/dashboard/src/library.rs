@@ -117,7 +117,7 @@ impl RunLibrary {
         })
     }
 
-    /// Shows `label` in place of the folder.
+    /// Shows `label` instead of the folder.
     #[must_use]
     pub fn labelled(mut self, label: String) -> Self {
         self.label = label;
@@ -346,7 +346,7 @@ fn read_slice(shared: &SharedLibrary, id: &str) {
             run.summary.problem = None;
         }
         Err(error) => {
-            // The file was removed or its rights were taken away: what was read stays visible.
+            // The file was removed or its rights were taken away: the read part stays visible.
             run.summary.problem = Some(format!("cannot read {EVENT_FILE}: {error}"));
             *at_end = true;
         }

@@ -73,7 +73,7 @@ pub fn serve(
         let address = listener.local_addr().map_err(failed)?;
         ready(
             address,
-            // In an address, a plus sign stands for a space.
+            // In an address, a plus sign means a space.
             &format!(
                 "http://{address}/?token={}",
                 settings.token.expose().replace('+', "%2B")

@@ -18,7 +18,7 @@ const SECRET_WORDS: [&str; 6] = [
     "access_key",
     "passphrase",
 ];
-/// The text in place of a secret.
+/// The text instead of a secret.
 const MASK: &str = "•••";
 
 /// Reads the run file of a run as values by keys such as `train.epochs`, with masked secrets. A run that is under way has none

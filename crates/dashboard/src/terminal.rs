@@ -1,4 +1,4 @@
-//! [`show`]: the runs of a folder in the terminal, live; [`print_lines`]: the same as lines, where there is no terminal.
+//! [`show`]: the runs of a folder in the terminal, live; [`print_lines`]: the same as lines, without a terminal.
 
 mod keys;
 mod lines;
@@ -56,7 +56,7 @@ impl Tab {
     }
 }
 
-/// What the user has chosen.
+/// The user's choice.
 #[derive(Debug)]
 struct TopState {
     /// The run in focus; `None`: the newest one.

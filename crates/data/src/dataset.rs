@@ -68,7 +68,7 @@ pub trait Dataset: Send + Sync {
         None
     }
 
-    /// Returns whether there are no samples.
+    /// Returns whether it is empty.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

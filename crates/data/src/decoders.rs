@@ -89,7 +89,7 @@ impl FuzzedFormat {
     }
 }
 
-/// Scans a file and reads what the scan found.
+/// Scans a file and reads the records.
 fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), String> {
     let file: Arc<dyn StoredObject> = Arc::new(InMemory::new("memory", bytes));
     let message = |error: crate::DataError| error.to_string();

@@ -57,7 +57,7 @@ impl EmbeddedFile {
 pub(crate) enum Generator {
     /// Noise over one random pattern per class.
     Images { shape: Vec<usize>, classes: u32 },
-    /// Token numbers, most of which follow from the previous one.
+    /// Token numbers, mostly following from the previous one.
     Text { context: usize, tokens: u32 },
     /// Numbers in English and French words.
     NumberWords,

@@ -151,7 +151,7 @@ pub enum DataError {
     /// The settings of the data cache are invalid.
     #[error("invalid setting of the data cache: {problem}")]
     CacheSettings {
-        /// What is wrong with them.
+        /// Their problem.
         problem: String,
     },
     /// The files to download exceed the limit of the data cache.

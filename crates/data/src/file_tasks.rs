@@ -116,7 +116,7 @@ pub(crate) enum ClaimOutcome {
     Unavailable,
 }
 
-/// Runs a task for the files `0..count` on `threads` threads. Tasks that other processes have claimed come last.
+/// Runs a task for the files `0..count` on `threads` threads. Tasks that other processes have claimed are last.
 ///
 /// # Errors
 /// The error of the file with the lowest number among those that were started.

@@ -153,7 +153,7 @@ pub trait Format: fmt::Debug + Send + Sync {
 pub trait RecordFile: Send + Sync {
     /// Scans the file from its beginning and reports each item to `found`, which may stop the scan with an error.
     /// Returns a hash of the content that is equal for equal records, independent of the file's location. Each format
-    /// documents what the hash covers.
+    /// documents the contents of the hash.
     ///
     /// Cost: one pass over the file, or less if the format has a directory of its records.
     ///

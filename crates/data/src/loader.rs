@@ -173,7 +173,7 @@ impl Loader {
         )
     }
 
-    /// Starts prefetching, and records what the threads do in `spans`, with numbers from `first_thread` on.
+    /// Starts prefetching, and records the activity of the threads in `spans`, with numbers from `first_thread` on.
     ///
     /// # Errors
     /// As [`Loader::start`].

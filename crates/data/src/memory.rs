@@ -22,7 +22,7 @@ pub struct MemoryDataset {
     source: Arc<dyn SampleSource>,
     samples: u64,
     description: DatasetDescription,
-    /// The file of which the samples are the records, if there is one.
+    /// The file whose records are the samples, if any.
     file: Option<String>,
     /// The estimated number of samples, if only a part of the file was read.
     estimated: Option<u64>,
@@ -103,7 +103,7 @@ impl MemoryDataset {
         self
     }
 
-    /// Sets the names in the heading of the table of which the samples are the lines, the target last. An empty heading has none.
+    /// Sets the names in the heading of the table whose lines are the samples, the target last. An empty heading has none.
     #[must_use]
     pub(crate) fn with_heading(mut self, heading: &[String]) -> Self {
         let signature = &mut self.description.signature;

@@ -8,7 +8,7 @@ use ronde_kernels::ShortFormat;
 use crate::device::kernel::{CopyKernel, MatrixSlice, PackKernel, RoundKernel, UnpackKernel};
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, PlanningDevice};
 
-/// Values of any rank, f32, row-major; the first dimension is the number of samples. They lie on the host or in the
+/// Values of any rank, f32, row-major; the first dimension is the number of samples. They are on the host or in the
 /// memory of a [`Device`].
 ///
 /// Clones share the values; the last owner returns their memory for reuse.
@@ -86,7 +86,7 @@ impl Activation {
         }
     }
 
-    /// Returns the planned values of samples, which come from outside.
+    /// Returns the planned values of samples, from outside.
     pub(crate) fn sample(device: &PlanningDevice, shape: &[usize]) -> Self {
         Self::from_buffer(shape.to_vec(), device.on_heap(shape.iter().product()))
     }
@@ -480,7 +480,7 @@ mod tests {
         kept.unpack(&device);
         assert_eq!(kept.as_slice(), output.as_slice());
         assert_eq!(output.as_slice()[..2], [1.0, -3.0]);
-        // A change, and a value that is not rounded, have packed forms of their own.
+        // A change, and a value that is not rounded, have separate packed forms.
         output.values_mut(&device).host()[0] = 7.0;
         output.pack(&device, ShortFormat::F16);
         output.unpack(&device);

@@ -35,7 +35,7 @@ impl Chain {
     /// Creates a model of the given layers.
     ///
     /// # Errors
-    /// When there is no layer, or two tensors have the same name.
+    /// Without a layer, or when two tensors have the same name.
     pub fn new(layers: Vec<Box<dyn Layer>>) -> Result<Self, EngineError> {
         let chain = Self::from_layer(layers, 0);
         let problem = if chain.layers.is_empty() {
@@ -145,7 +145,7 @@ impl Chain {
         self.layers.len()
     }
 
-    /// Returns whether there are no layers, which never happens.
+    /// Returns whether it is empty, which never happens.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.layers.is_empty()
@@ -186,7 +186,7 @@ impl Chain {
         Ok(output.on_host())
     }
 
-    /// Continues texts: computes the outputs for their next tokens, `[texts, tokens]`, of which each text has as many, from
+    /// Continues texts: computes the outputs for their next tokens, `[texts, tokens]`, as many for each text, from
     /// the kept values of the earlier ones. The result `[texts, tokens, ..]` has the bits that [`Chain::evaluate`] of the
     /// whole texts has there, if the model has at most 256 positions; otherwise attention adds in another order. Cost: that
     /// of the new tokens alone.

@@ -1,6 +1,6 @@
 //! [`Device`]: the seam between layers and the hardware that computes them.
 //!
-//! A layer's operations decide what is computed and in which order: each [`Kernel`] is data that a device runs, at once or later.
+//! A layer's operations decide the computation and its order: each [`Kernel`] is data that a device runs, at once or later.
 //! [`HostDevice`] computes with the kernels of `ronde-kernels` in ordinary memory. A device with other memory, such as a GPU,
 //! implements the same trait behind [`ForeignMemory`]; [`check_device`] compares its results with those of the host.
 //!

@@ -252,7 +252,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Returns whether the error is in what a user has passed: a model, a loss, a metric or data that do not fit each
+    /// Returns whether the error is in a user's argument: a model, a loss, a metric or data that do not fit each
     /// other.
     #[must_use]
     pub fn is_user_error(&self) -> bool {
@@ -272,7 +272,7 @@ impl EngineError {
         )
     }
 
-    /// Returns the action by which a caller may recover: none, the program or its configuration
+    /// Returns the recovery action for the caller: none, the program or its configuration
     /// must change.
     #[must_use]
     pub fn recovery(&self) -> Recovery {

@@ -6,7 +6,7 @@ use crate::error::EngineError;
 
 /// The largest number of samples of a batch.
 const BATCH_MAX: usize = 60;
-/// The largest number of outputs of a batch, unless one sample has more: 16 MiB, of which a loss needs a few.
+/// The largest number of outputs of a batch, unless one sample has more: 16 MiB, a few times for a loss.
 const OUTPUTS_MAX: usize = 4 << 20;
 /// The largest number of values between two layers, unless one sample has more: 4 MiB.
 const VALUES_MAX: usize = 1 << 20;

@@ -326,7 +326,7 @@ pub trait LayerExt: Layer {
         self.set(LayerSetting::Parts(place));
     }
 
-    /// Loads values of a state, of which the layer takes a copy.
+    /// Loads values of a state, which the layer copies.
     fn load(&mut self, state: &[f32], ranges: &[Range<usize>]) {
         let mut own = Vec::with_capacity(ranges.iter().map(ExactSizeIterator::len).sum());
         let mut places = Vec::with_capacity(ranges.len());

@@ -105,7 +105,7 @@ fn locked(slabs: &Mutex<Slabs>) -> MutexGuard<'_, Slabs> {
 /// A part of a slab that no other block has.
 struct Block {
     start: NonNull<f32>,
-    /// The number of floats that were asked for.
+    /// The number of floats that were requested.
     length: usize,
     placement: Placement,
     slabs: Arc<Mutex<Slabs>>,

@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 
-/// The outputs of a model for some samples, with their targets; what a loss and a metric compute from.
+/// The outputs of a model for some samples, with their targets; the operands of a loss and a metric.
 ///
 /// Outputs are row-major, samples first. A target is a class number or the bits of an `f32` value, see
 /// [`Predictions::value`]. All samples have equally many outputs and equally many targets.
@@ -54,7 +54,7 @@ impl<'a> Predictions<'a> {
         self.samples
     }
 
-    /// Returns whether there are no samples.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.samples == 0

@@ -31,7 +31,7 @@ impl Recomputation {
     /// Returns whether each layer is computed again; `names` are the names of all layers in order.
     ///
     /// # Errors
-    /// [`EngineError::UnknownLayer`] for a name that no layer has, and for a range whose last layer comes before its first one.
+    /// [`EngineError::UnknownLayer`] for a name that no layer has, and for a range whose last layer precedes its first one.
     pub fn chosen(&self, names: &[&str]) -> Result<Vec<bool>, EngineError> {
         let mut chosen = vec![false; names.len()];
         match self {

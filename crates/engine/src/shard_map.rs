@@ -41,7 +41,7 @@ impl<T> ShardMap<T> {
         &mut self.0[index].1
     }
 
-    /// Sets the value of a shard, in place of the one it had.
+    /// Sets the value of a shard, instead of the previous one.
     pub(crate) fn insert(&mut self, shard: Shard, value: T) {
         match self.position(shard) {
             Ok(index) => self.0[index].1 = value,

@@ -55,7 +55,7 @@ impl ModelConfig {
         let shared: Arc<dyn Device> = device.clone();
         let mut chain = self.planned(step, &shared)?;
         if step.precision == Precision::F32 {
-            // The host uses the weights where the state lies; in short formats, it has rounded copies.
+            // The host uses the weights in the state's memory; in short formats, it has rounded copies.
             device.start_slabs();
         }
         let before = device.memory().taken;

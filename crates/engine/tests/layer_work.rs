@@ -1,4 +1,4 @@
-//! What the layers of a program's own model know of themselves: their work, and whether their weights are the initial ones.
+//! The facts of the layers of a program's model: their work, and whether their weights are the initial ones.
 
 use ronde_core::layout::{Arena, TensorEntry};
 use ronde_core::seed::SeedTree;

@@ -126,7 +126,7 @@ struct Threads {
 struct OneThread {
     all: Arc<Threads>,
     rank: usize,
-    /// The exchanges in their order; a rank knows its own parts of what is gathered.
+    /// The exchanges in their order; a rank knows its parts of the gathered values.
     log: Mutex<Vec<PartTransfer>>,
 }
 
@@ -192,7 +192,7 @@ impl PartExchange for OneThread {
         let scattered = PartTransfer::ScatteredSum {
             elements: elements.to_vec(),
         };
-        // In place of the sum of all elements.
+        // Instead of the sum of all elements.
         *self.log.lock().unwrap().last_mut().unwrap() = scattered;
         let own = self.all.bounds[self.rank] as usize..self.all.bounds[self.rank + 1] as usize;
         let before: usize = elements[..own.start].iter().sum();

@@ -100,7 +100,7 @@ fn planned_and_taken(
         precision,
     };
     let planned = 4 * config.step_floats(&step).expect("a model") as usize;
-    // In a thread of its own, which has no free memory yet; kernels have their buffers after a first small step.
+    // In a separate thread, which has no free memory yet; kernels have their buffers after a first small step.
     let (config, shape) = (config.clone(), [&[SAMPLES], sample].concat());
     let recomputation = recomputation.clone();
     let taken = std::thread::spawn(move || {

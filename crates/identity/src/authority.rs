@@ -22,7 +22,7 @@ use crate::member::job_label;
 use crate::secret::SecretText;
 use crate::token::{Fingerprint, JoinToken};
 
-/// The allowed difference between the clocks of hosts, and the longest time by which a clock may be set back while a job runs.
+/// The allowed difference between the clocks of hosts, and the longest time that a clock may be set back while a job runs.
 const CLOCK_SKEW: Duration = Duration::from_secs(2 * 86_400);
 
 /// The rounds of the derivation of a key from a secret.
@@ -82,7 +82,7 @@ impl Authority {
         })
     }
 
-    /// Creates the authority that everyone who knows a secret can create: with the same key and the same certificate. It is for
+    /// Creates the authority that every holder of a secret can create: with the same key and the same certificate. It is for
     /// jobs whose processes have nothing else in common. Guessing a secret costs a derivation of the key, which takes some
     /// ten milliseconds (PBKDF2 with SHA-256, RFC 8018; Ed25519, RFC 8032).
     ///

@@ -49,7 +49,7 @@ pub enum IdentityError {
 }
 
 impl IdentityError {
-    /// Returns the action by which a caller may recover: none, because certificates do not change.
+    /// Returns the recovery action for the caller: none, because certificates do not change.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort

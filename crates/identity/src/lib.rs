@@ -1,5 +1,5 @@
 //! Membership of a job by certificates: its own certificate authority, its members' certificates,
-//! TLS 1.3 with mutual authentication, and tokens by which a new host joins.
+//! TLS 1.3 with mutual authentication, and tokens for joining hosts.
 //!
 //! The launcher creates an [`Authority`] when a job begins, issues an [`Identity`] to every
 //! [`Member`] and passes it on as PEM text. Certificates are never bought or renewed, and are not

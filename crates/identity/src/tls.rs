@@ -19,7 +19,7 @@ use crate::error::IdentityError;
 use crate::identity::Identity;
 use crate::token::{Fingerprint, JoinToken};
 
-/// AES-128 comes first, because it is the fastest on processors with AES instructions.
+/// AES-128 is first, because it is the fastest on processors with AES instructions.
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     use aws_lc_rs::cipher_suite::{
         TLS13_AES_128_GCM_SHA256, TLS13_AES_256_GCM_SHA384, TLS13_CHACHA20_POLY1305_SHA256,
@@ -115,7 +115,7 @@ fn finished(mut config: ServerConfig, protocol: &[u8]) -> Arc<ServerConfig> {
 }
 
 impl JoinToken {
-    /// Returns the settings by which a new host connects to the job of this token: it trusts only
+    /// Returns the settings with which a new host connects to the job of this token: it trusts only
     /// the authority that the token identifies, and presents no certificate.
     ///
     /// # Errors

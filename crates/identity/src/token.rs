@@ -1,4 +1,4 @@
-//! [`JoinToken`], by which a new host joins a job and identifies its authority, and the
+//! [`JoinToken`], with which a new host joins a job and identifies its authority, and the
 //! [`Fingerprint`] of an authority.
 
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What is written is read back, nothing else is, and secrets do not show.
+//! Written values are read back, nothing else is, and secrets do not show.
 
 use std::time::{Duration, SystemTime};
 

@@ -127,11 +127,11 @@ impl Attention {
 
     /// Computes `softmax(q k' / sqrt(width)) v` for each head: writes the output, and the greatest score and the inverse sum of
     /// each row, which the backward pass needs. Queries attend only to
-    /// the first `lengths[i]` tokens (at least one) of sequence `i`, or to all tokens if there are no lengths. Without keys the
+    /// the first `lengths[i]` tokens (at least one) of sequence `i`, or to all tokens without lengths. Without keys the
     /// output is zero.
     ///
     /// Keys and values beyond the length are not read. Those after the query's token in causal attention have a weight of zero,
-    /// by which NaN and infinite values may be multiplied.
+    /// which may multiply NaN and infinite values.
     ///
     /// Cost: two products of all pairs, half of them in causal attention; memory of the thread for a strip of at most 240 rows.
     ///

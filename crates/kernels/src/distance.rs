@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn no_points_and_no_elements_are_allowed() {
         at_every_level(|| {
-            // Without points or without centres there is no distance, and no gradient comes from one.
+            // Without points or without centres distances and their gradients are missing.
             squared_distances(&[], &[1.0], 1, &mut []);
             squared_distances(&[1.0], &[], 1, &mut []);
             point_gradients(&[], &[], &[1.0], 1, &mut []);

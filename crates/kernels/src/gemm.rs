@@ -123,7 +123,7 @@ pub(crate) trait Sink {
         None
     }
 
-    /// Stores a tile `tile[row][width]`, of which `rows` by `columns` elements are valid. Each block of the inner
+    /// Stores a tile `tile[row][width]`, with `rows` by `columns` valid elements. Each block of the inner
     /// index produces a tile; they are summed, starting with the `first`.
     fn store<V: SimdVector>(
         &mut self,
@@ -147,7 +147,7 @@ pub(crate) trait Sink {
 }
 
 /// The part of a product that is known to be zero or not needed. The offset is that of the diagonal: the number of the first row of
-/// a strip of rows in the whole matrix of which the strip is a part.
+/// a strip of rows in the whole matrix that contains the strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Triangle {
     /// No part.

@@ -171,7 +171,7 @@ fn each_row(shape: &Convolution, mut each: impl FnMut(TapRow)) {
     let [pad_y, pad_x] = shape.padding;
     for tap in 0..shape.kernel[0] * shape.kernel[1] {
         let (down, right) = (tap / shape.kernel[1], tap % shape.kernel[1]);
-        // The outputs whose input for this element lies inside the image.
+        // The outputs whose input for this element is inside the image.
         let first = pad_x.saturating_sub(right).div_ceil(stride_x);
         let end = (width + pad_x)
             .saturating_sub(right)

@@ -54,7 +54,7 @@ impl SlidingWindow {
             .all(|&axis| self.padding[axis] < self.side[axis])
     }
 
-    /// Returns the part of the window number `index` along an axis that lies inside a length.
+    /// Returns the part of the window number `index` along an axis inside a length.
     fn inside(&self, axis: usize, index: usize, length: usize) -> std::ops::Range<usize> {
         let (start, padding) = (index * self.stride[axis], self.padding[axis]);
         let end = (start + self.side[axis])
@@ -200,7 +200,7 @@ fn check_pool(input: usize, [height, width]: [usize; 2], output: usize, each: us
     );
 }
 
-/// Areas that cover an image evenly, of which means are taken.
+/// Areas that cover an image evenly, for their means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AverageAreas {
     /// The height and width of the input.

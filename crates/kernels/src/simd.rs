@@ -119,7 +119,7 @@ pub(crate) trait SimdVector: Copy {
     fn multiply_add(self, factor: Self, sum: Self) -> Self;
     /// Adds element by element.
     fn add(self, other: Self) -> Self;
-    /// Multiplies a panel of rows by one of C vectors of columns, both in a form of their own, and writes
+    /// Multiplies a panel of rows by one of C vectors of columns, both in a separate form, and writes
     /// [`SimdVector::ROWS`] rows of sums, `stride` apart.
     ///
     /// # Safety

@@ -190,7 +190,7 @@ impl Bucket {
         }
     }
 
-    /// Sums only what is not zero, if that sends fewer bytes.
+    /// Sums only blocks that are not zero, if that sends fewer bytes.
     pub(crate) fn with_sparse_sums(self, is_sparse: bool) -> Self {
         Self { is_sparse, ..self }
     }
@@ -261,7 +261,7 @@ impl Bucket {
         }
     }
 
-    /// Returns a reduced buffer to the bucket for the next step. The result of several subtrees has memory of its own,
+    /// Returns a reduced buffer to the bucket for the next step. The result of several subtrees has separate memory,
     /// which is released: the buffers of the subtrees are free already.
     pub(crate) fn recycle(&mut self, buffer: Buffer) {
         if buffer.len() == self.len() && self.free.len() < self.allocated {

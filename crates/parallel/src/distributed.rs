@@ -1,4 +1,4 @@
-//! [`DistributedVector`]: a vector of the state of which each rank holds other elements.
+//! [`DistributedVector`]: a vector of the state whose elements are on different ranks.
 //!
 //! Residuals of senders and the values that replicas of local SGD keep are such vectors: each is on one rank.
 //! `ronde_protocol::holdings` moves them like the slices of a divided state.

@@ -38,7 +38,7 @@ pub enum ParallelError {
     /// Another exchange with other ranks failed.
     #[error("cannot {action}: {source}")]
     Exchange {
-        /// What the rank wanted to do, such as `receive the values of shard 3 before layer 5`.
+        /// The rank's action, such as `receive the values of shard 3 before layer 5`.
         action: String,
         /// The error of the group.
         source: CollectiveError,

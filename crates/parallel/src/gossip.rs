@@ -328,7 +328,7 @@ impl Gossip {
             .map_err(exchange_failed)?;
         let weights = self.inner.state().values();
         let vectors = std::iter::once(weights).chain(states.iter().map(Vec::as_slice));
-        // The other ranks have what a share of zero leaves out, so this replica adds nothing, whatever its values are.
+        // The other ranks have the rest of a share of zero, so this replica adds nothing, whatever its values are.
         let write = |to: &mut f32, from: f32, share: f32| {
             *to = if share > 0.0 { share * from } else { 0.0 };
         };

@@ -15,7 +15,7 @@ pub struct InnerLosses {
     diverged: Option<u64>,
 }
 
-/// The number in place of that of a replica, before the number of a tensor whose gradient was not finite.
+/// The number instead of that of a replica, before the number of a tensor whose gradient was not finite.
 const DIVERGED: u32 = u32::MAX;
 
 impl InnerLosses {

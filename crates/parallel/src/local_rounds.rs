@@ -217,7 +217,7 @@ impl LocalRounds {
         (round.0 % u64::from(self.config.fragments())) as usize
     }
 
-    /// Returns the vector and the elements of the state that a range of the sums stands for: 0 for the weights, then the
+    /// Returns the vector and the elements of the state of a range of the sums: 0 for the weights, then the
     /// averaged states.
     fn vector_of(&self, elements: &Range<usize>) -> (usize, Range<usize>) {
         let len = self.inner.state().len().max(1);

@@ -6,7 +6,7 @@
 //! server", OSDI 2014.
 //!
 //! The decisions are those of [`ronde_protocol::served`]. Between rounds every rank has the whole state, so evaluations, checkpoints
-//! and joining workers need nothing of their own: a round is one transaction, and its reduced gradient is the state at its end.
+//! and joining workers need nothing more: a round is one transaction, and its reduced gradient is the state at its end.
 //! After a failure within a round, the remaining ranks keep their slots and copies, and the next group continues the round.
 //! Cost of an update: the weights to the worker, the gradient to the servers, and once more to the copies. Cost of a round: the
 //! whole state with the states of the optimizer to all ranks.
@@ -75,9 +75,9 @@ pub struct RoundStart {
     pub attempt: u64,
 }
 
-/// What a rank does in a round.
+/// The task of a rank in a round.
 pub struct RoundRole {
-    /// What it serves; `None`: nothing.
+    /// Its slots; `None`: none.
     pub server: Option<Arc<RoundServer>>,
     /// Its requests to the servers; `None`: it computes nothing.
     pub client: Option<RoundClient>,
@@ -189,7 +189,7 @@ pub struct ParameterServers {
 }
 
 impl ParameterServers {
-    /// Creates the strategy. `inner` computes the gradient of one update: on a group of its own, with the micro-batches of an
+    /// Creates the strategy. `inner` computes the gradient of one update: on a separate group, with the micro-batches of an
     /// update as shards.
     ///
     /// # Panics

@@ -1,7 +1,7 @@
 //! [`SparseSum`]: the exact sum of gradients of tables, which exchanges only the blocks that are not zero.
 //!
 //! Each rank sends the sizes of its subtrees, then their blocks to all ranks, and each rank adds them along the tree of the
-//! exact sum. The bits are those of the dense sum. If some subtree has so many blocks that the dense sum sends fewer bytes, all
+//! exact sum. The bits are those of the dense sum. If some subtree has enough blocks that the dense sum sends fewer bytes, all
 //! ranks take that one: they know all sizes, so they decide alike.
 //! Cost of `n` ranks: 8 bytes for each subtree, then the blocks of a rank `n - 1` times.
 //!

@@ -1,4 +1,4 @@
-//! [`ModelState`]: the parameters and buffers of a model in one flat vector, of which a rank may have a part.
+//! [`ModelState`]: the parameters and buffers of a model in one flat vector, or a rank's part of it.
 //!
 //! Layers are in backward order, with the last one first, so that the gradients that are ready first
 //! are adjacent. Within a layer, tensors keep the layer's order. Every tensor starts at a multiple
@@ -314,7 +314,7 @@ pub(crate) fn remap_for(values: &mut Vec<f32>, from: &HeldRanges, to: &HeldRange
     values.truncate(len);
     values.reserve_exact(to.len() - len);
     values.resize(to.len(), 0.0);
-    // Backwards: a range moves towards the end, so what is in front of it has not moved yet.
+    // Backwards: a range moves towards the end, so the ranges in front of it have not moved yet.
     let (mut source, mut end) = (len, to.len());
     // From `len` on, only kept values were written over the zeros of new elements.
     let clear = |values: &mut Vec<f32>, start: usize, end: usize| {

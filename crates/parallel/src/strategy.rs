@@ -54,7 +54,7 @@ pub struct ReducedGradient {
 }
 
 impl ReducedGradient {
-    /// Creates a gradient of which this rank keeps nothing.
+    /// Creates a gradient that this rank does not keep.
     pub(crate) fn of(parts: Vec<GradientPart>) -> Self {
         Self {
             parts,
@@ -73,14 +73,14 @@ pub(crate) struct GradientPart {
 }
 
 impl GradientPart {
-    /// Returns the values of elements of the flat state that lie in the part.
+    /// Returns the values of elements of the flat state in the part.
     pub(crate) fn values(&self, elements: &Range<usize>) -> &[f32] {
         let base = self.elements.start;
         &self.sum.as_slice::<f32>()[elements.start - base..elements.end - base]
     }
 }
 
-/// What a rank needs besides the gradient to apply a committed step.
+/// The needs of a rank besides the gradient to apply a committed step.
 #[derive(Debug, Clone, Copy)]
 pub struct CommittedUpdate<'a> {
     /// The step.
@@ -101,7 +101,7 @@ pub struct CommittedUpdate<'a> {
 pub struct UpdateReport {
     /// The global norm of the mean gradient before clipping; NaN in a step without counted targets.
     pub gradient_norm: f64,
-    /// The factor by which clipping scaled the gradient; 1 if it was not clipped.
+    /// The clipping factor of the gradient; 1 if it was not clipped.
     pub clip_factor: f32,
     /// Whether the update was skipped because the gradient was not finite; only the loss scale has changed.
     pub is_skipped: bool,
@@ -307,7 +307,7 @@ pub trait Strategy: Send {
     ) -> Result<UpdateReport, ParallelError>;
 
     /// Receives the updated weights of this rank's layers from the ranks that hold them, and loads them into the model. If
-    /// weights are gathered for each pass, only those are received of which [`Strategy::digest`] returns the hash after
+    /// weights are gathered for each pass, only those are received whose hash [`Strategy::digest`] returns after
     /// `step`. All ranks of the group call it together after [`Strategy::apply`], and may repeat it.
     ///
     /// # Errors
@@ -382,7 +382,7 @@ pub trait Strategy: Send {
     /// from the last applied step.
     fn vectors(&self) -> Vec<HeldVector<'_>>;
 
-    /// Returns the vectors of the state of which each rank holds other elements, in the order of [`Strategy::vectors`].
+    /// Returns the vectors of the state whose elements are on different ranks, in the order of [`Strategy::vectors`].
     fn distributed(&self) -> Vec<&DistributedVector> {
         Vec::new()
     }

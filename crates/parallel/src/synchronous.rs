@@ -92,7 +92,7 @@ pub struct SynchronousStrategy {
     rules: Vec<ParameterRule>,
     /// The elements of the flat state that this rank updates.
     held: HeldRanges,
-    /// The elements of which each rank may have a second copy, by rank; `None`: all.
+    /// The elements whose second copy each rank may have, by rank; `None`: all.
     copies: Option<Vec<HeldRanges>>,
     /// The states of the held elements.
     optimizer_states: Vec<Vec<f32>>,
@@ -415,7 +415,7 @@ impl Strategy for SynchronousStrategy {
             return self.reduce_compressed();
         }
         let replica = self.place().map_or(0, |place| place.replica);
-        // Ranks with different parts have the same gradient of what belongs to no part.
+        // Ranks with different parts have the same gradient of undivided tensors.
         let is_first = self.place().is_none_or(|place| place.tensor == 0);
         let own = self.own_buckets();
         let mut parts = Vec::with_capacity(own.len());
@@ -503,7 +503,7 @@ impl Strategy for SynchronousStrategy {
         self.gathered = 0;
         self.update(&parts, &factors.update, &trust);
         if counts.targets == 0 {
-            // What was sent is not used, so the residuals stay, too.
+            // The sent values are not used, so the residuals stay, too.
             self.recycle(parts);
             return Ok(UpdateReport::WITHOUT_TARGETS);
         }

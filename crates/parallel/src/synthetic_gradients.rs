@@ -44,7 +44,7 @@ use crate::synchronous::{ComputeClock, ComputeTimes, SynchronousStrategy};
 
 pub use self::tally::BorderTally;
 
-/// What the predictors read of the targets.
+/// The targets that the predictors read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PredictorTargets {
     /// Nothing.

@@ -24,8 +24,8 @@ use crate::strategy::{
 use crate::synchronous::{ComputeTimes, SynchronousStrategy};
 use crate::synthetic_gradients::StageRounds;
 
-/// A strategy whose ranks train whole replicas, each with a [`SynchronousStrategy`] of its own, and whose transaction is a round. It says
-/// what a round is; all else is that of the inner strategy.
+/// A strategy whose ranks train whole replicas, each with a [`SynchronousStrategy`], and whose transaction is a round. It defines
+/// a round; the rest is that of the inner strategy.
 pub trait WholeReplica: Send {
     /// Returns the strategy that trains a replica of this rank. Between rounds, it has the state of the run.
     fn inner(&self) -> &SynchronousStrategy;
@@ -70,7 +70,7 @@ pub trait WholeReplica: Send {
     /// No round is complete, or a rank was lost.
     fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError>;
 
-    /// Returns what this rank adds to its vote: see [`Strategy::vote_sums`].
+    /// Returns this rank's addition to its vote: see [`Strategy::vote_sums`].
     fn vote(&self) -> Vec<u8>;
 
     /// See [`Strategy::visit_gradient`]. Visits nothing if the gradients of updates are not kept.

@@ -190,7 +190,7 @@ fn exchange(group: &ProcessGroup, bytes: &[u8]) -> Vec<Vec<u8>> {
     parts.collect()
 }
 
-/// What a rank has after some steps.
+/// The state of a rank after some steps.
 struct Outcome {
     /// The bits of the stored weights, one stored range after the other.
     weights: Vec<u32>,

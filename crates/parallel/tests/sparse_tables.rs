@@ -40,7 +40,7 @@ fn micro_batch(step: u64, shard: u32, rows: usize) -> MicroBatch {
     }
 }
 
-/// What a rank has after some steps: the bits of its weights, and the bytes that it sent for sums.
+/// The state of a rank after some steps: the bits of its weights, and the bytes that it sent for sums.
 struct Outcome {
     weights: Vec<u32>,
     bytes: u64,
@@ -110,7 +110,7 @@ fn train(group: ProcessGroup, case: Case) -> Outcome {
     }
 }
 
-/// Trains on ranks of which each is a host.
+/// Trains on ranks that are separate hosts.
 fn train_on_hosts(ranks: usize, case: Case) -> Vec<Outcome> {
     let hosts: Vec<usize> = (0..ranks).collect();
     let configs = (0..ranks).map(|rank| {

@@ -61,7 +61,7 @@ fn exchange(group: &ProcessGroup, bytes: &[u8]) -> Vec<Vec<u8>> {
     parts.collect()
 }
 
-/// What a rank has after some steps.
+/// The state of a rank after some steps.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     weights: Vec<u32>,

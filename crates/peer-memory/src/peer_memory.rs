@@ -1,4 +1,4 @@
-//! Values of another process of this host, read where they lie: [`PeerMemory`] reads, [`LendingMark`] says how long it may.
+//! Values of another process of this host, read in its memory: [`PeerMemory`] reads, [`LendingMark`] limits the time.
 //!
 //! Between two processes of one host, a socket copies values twice. `process_vm_readv` copies them once, but the other
 //! process may free the memory in the meantime. Each connection, or group of connections, therefore has a mark, a random

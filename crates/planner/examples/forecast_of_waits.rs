@@ -312,7 +312,7 @@ fn measured(choice: &LayoutChoice, model: &[WaitShape], steps: usize) -> Example
     Ok(times[times.len() / 2])
 }
 
-/// Returns the median time by which a wait is longer than requested.
+/// Returns the median excess of a wait over the request.
 fn lateness_s() -> f64 {
     let requested = Duration::from_millis(2);
     let late = (0..40).map(|_| {

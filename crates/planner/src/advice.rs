@@ -1,4 +1,4 @@
-//! [`Advice`]: what a user should know before paying for a run, in plain words with the numbers behind them.
+//! [`Advice`]: advice to a user before paying for a run, in plain words with the numbers behind them.
 
 use serde::Serialize;
 
@@ -30,7 +30,7 @@ pub struct Advice {
     pub message: String,
 }
 
-/// A rule by which a learning rate follows the size of the batch.
+/// A rule for the learning rate of a batch size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RateRule {
@@ -76,7 +76,7 @@ pub struct BatchSettings {
     pub samples: u64,
     /// The samples of the step for which the learning rate was chosen, if the run file has it.
     pub rate_chosen_for: Option<u64>,
-    /// The rule by which the run scales the rate; `None`: not at all.
+    /// The rule with which the run scales the rate; `None`: not at all.
     pub applied: Option<RateRule>,
     /// The rule that suits the optimizer.
     pub suited: RateRule,
@@ -179,7 +179,7 @@ pub(crate) fn more_shards(
     })
 }
 
-/// Returns what is to be said about the batch and the learning rate.
+/// Returns the advice about the batch and the learning rate.
 pub(crate) fn batch_care(batch: &BatchSettings) -> Vec<Advice> {
     let mut messages = Vec::new();
     let from = batch

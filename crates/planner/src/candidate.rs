@@ -1,4 +1,4 @@
-//! [`LayoutCandidate`]: a layout of a model with its buckets and its memory, of which a forecast is made.
+//! [`LayoutCandidate`]: a layout of a model with its buckets and its memory, for a forecast.
 
 use std::ops::Range;
 
@@ -40,7 +40,7 @@ impl BucketShape {
     }
 }
 
-/// A layout of which a forecast is made.
+/// A layout for a forecast.
 #[derive(Debug, Clone)]
 pub struct LayoutCandidate {
     /// The choice that it follows from.

@@ -89,7 +89,7 @@ impl LayoutChoice {
         self.pipeline * self.tensor
     }
 
-    /// Returns whether workers hold parts of the state only, of which a second copy may exist.
+    /// Returns whether workers hold parts of the state only, perhaps with second copies.
     #[must_use]
     pub fn is_held_once(&self) -> bool {
         self.workers() > 1 && (self.zero > 0 || self.data == 1)
@@ -105,7 +105,7 @@ impl LayoutChoice {
         }
     }
 
-    /// Returns a key by which layouts of equal times are ordered: fewer workers and fewer divisions are preferred.
+    /// Returns a key that orders layouts of equal times: fewer workers and fewer divisions are preferred.
     #[must_use]
     pub(crate) fn preference(&self) -> (u32, u32, u32, u32, bool, usize, bool) {
         let schedule = SCHEDULES.iter().position(|s| *s == self.schedule);
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(choices[0], LayoutChoice::ONE);
         let count =
             |filter: &dyn Fn(&LayoutChoice) -> bool| choices.iter().filter(|c| filter(c)).count();
-        // 8 workers: data 8 with four levels, of which three have copies; 4 x 2 with four schedules.
+        // 8 workers: data 8 with four levels, three of them with copies; 4 x 2 with four schedules.
         assert_eq!(count(&|c| c.workers() == 8 && c.pipeline == 1), 7);
         assert_eq!(count(&|c| c.workers() == 8 && c.pipeline == 2), 4 * 7);
         assert_eq!(count(&|c| c.workers() == 8 && c.pipeline == 4), 3 * 7);

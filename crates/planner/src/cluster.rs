@@ -42,7 +42,7 @@ impl ClusterShape {
     /// Returns the number of workers that a host has cores for, if each computes with a number of threads.
     ///
     /// # Errors
-    /// [`AdviseError::NoCores`] if there is no room for a single one.
+    /// [`AdviseError::NoCores`] without room for a single one.
     pub fn workers_per_host(&self, threads: u32) -> Result<u32, AdviseError> {
         match self.cores / threads.max(1) {
             0 => Err(AdviseError::NoCores {

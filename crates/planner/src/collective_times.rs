@@ -1,7 +1,7 @@
 //! [`CollectiveTimes`]: the predicted times of the collectives of a step, for groups of any size.
 //!
 //! In groups of up to [`COUNTED_MAX`] ranks, messages and bytes are counted in the schedules of all ranks, and the algorithm
-//! is chosen as a run does it. In larger groups, of which all hosts have equally many ranks, they follow from formulas that
+//! is chosen as a run does it. In larger groups, with equally many ranks on all hosts, they follow from formulas that
 //! the tests compare with the counts.
 
 use std::cell::RefCell;
@@ -53,7 +53,7 @@ impl GroupShape {
     }
 }
 
-/// What is done with an operand.
+/// The operation on an operand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Collective {
     /// All ranks receive the exact sum.

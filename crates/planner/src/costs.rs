@@ -1,4 +1,4 @@
-//! [`ModelCosts`]: what the layers of a model and the links of a machine take, as measured.
+//! [`ModelCosts`]: the measured costs of the layers of a model and the links of a machine.
 
 use std::ops::Range;
 

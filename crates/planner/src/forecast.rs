@@ -52,7 +52,7 @@ pub struct LayoutForecast {
 }
 
 /// Makes the forecast of a step: interprets the programs of the pipeline with the most shards, and adds the vote, the update
-/// and what is exchanged after it. Cost: that of [`programs`] and [`timeline()`], and of counting the schedules of collectives
+/// and the exchanges after it. Cost: that of [`programs`] and [`timeline()`], and of counting the schedules of collectives
 /// that were not counted before.
 ///
 /// # Errors
@@ -633,7 +633,7 @@ pub(crate) mod tests {
         ..LayoutChoice::ONE
     };
 
-    /// Layers in four parts, of which each takes a fifth, and so does what all workers compute.
+    /// Layers in four parts, which take a fifth each, and so do the undivided computations.
     fn worker_in_parts() -> WorkerCosts {
         let mut worker = worker(8);
         worker.alone.loss_s = 1.0;
@@ -688,7 +688,7 @@ pub(crate) mod tests {
             },
             ..cluster(4, 1)
         };
-        // Nothing is computed meanwhile: 256 sums, of which each crosses the links of four hosts with at least 1.5 MB.
+        // Nothing is computed meanwhile: 256 sums, which cross the links of four hosts with at least 1.5 MB.
         let across = of(TENSOR, slow);
         assert!(
             across.step_s - across.computing_s > 256.0 * 0.15,

@@ -101,7 +101,7 @@ fn served(one_s: f64, weights_s: f64, workers: u32) -> (f64, u32) {
         .unwrap_or((f64::INFINITY, 1))
 }
 
-/// Returns the smallest number of senders or replicas for so many workers: it divides the number of shards.
+/// Returns the smallest number of senders or replicas for a number of workers: it divides the number of shards.
 fn parts_for(workers: u32, shards: u32) -> u32 {
     let mut divisors = (workers..=shards).filter(|parts| shards.is_multiple_of(*parts));
     divisors.next().unwrap_or(shards)

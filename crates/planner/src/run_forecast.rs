@@ -33,7 +33,7 @@ pub struct RunForecast {
     pub best: LayoutForecast,
     /// Why it is the best.
     pub reason: String,
-    /// What else is to be known.
+    /// Further notes.
     pub advice: Vec<Advice>,
     /// Other ways to exchange than sums in every step, the fastest first.
     pub other_exchanges: Vec<ExchangeForecast>,

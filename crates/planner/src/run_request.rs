@@ -1,11 +1,11 @@
-//! [`RunRequest`]: a run of which forecasts are made.
+//! [`RunRequest`]: a run for forecasts.
 
 use serde::Serialize;
 
 use crate::advice::BatchSettings;
 use crate::step_request::StepRequest;
 
-/// A run of which forecasts are made.
+/// A run for forecasts.
 #[derive(Debug, Clone)]
 pub struct RunRequest<'a> {
     /// What all layouts have in common.

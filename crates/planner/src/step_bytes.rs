@@ -53,7 +53,7 @@ impl SentBytes {
     }
 }
 
-/// What one rank sends in a step, by purpose. Votes are not included.
+/// The bytes that one rank sends in a step, by purpose. Votes are not included.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct RankBytes {
     /// Values and their gradients, to other stages of a pipeline.
@@ -268,7 +268,7 @@ impl<'a> StepCounting<'a> {
         self.candidate.choice.zero > 0 && self.candidate.layout.replicas() > 1
     }
 
-    /// Returns what a rank sends for the sum of the gradients of a region.
+    /// Returns the bytes that a rank sends for the sum of the gradients of a region.
     fn reduction(
         &self,
         member: &GroupPlace<'_>,
@@ -310,7 +310,7 @@ impl<'a> StepCounting<'a> {
         choose_on(model, preferred, &operation, hosts, elements, F32_BYTES).algorithm
     }
 
-    /// Adds what a rank sends to those with other parts, for each of some shards.
+    /// Adds the bytes that a rank sends to those with other parts, for each of some shards.
     fn add_transfers(
         &self,
         transfers: &[PartTransfer],
@@ -382,7 +382,7 @@ impl<'a> StepCounting<'a> {
     }
 }
 
-/// Returns what a rank sends to gather slices of some lengths: its length, then its slice.
+/// Returns the bytes that a rank sends to gather slices of some lengths: its length, then its slice.
 fn gather(rank: usize, lens: &[usize]) -> SentBytes {
     if lens.len() < 2 {
         return SentBytes::default();

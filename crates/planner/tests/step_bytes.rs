@@ -303,7 +303,7 @@ impl Group for KnownGroups {
     }
 }
 
-/// What the threads of all ranks share.
+/// The shared state of the threads of all ranks.
 struct Together {
     barrier: Barrier,
     votes: Mutex<Vec<Vec<u8>>>,
@@ -359,7 +359,7 @@ fn sent_by_rank(
         };
         strategy.apply(&update, reduced).unwrap();
         strategy.gather_weights(Some(step)).unwrap();
-        // What was received has been sent and counted.
+        // Received bytes have been sent and counted.
         together.barrier.wait();
         sent = groups.sent() - before;
     }

@@ -21,7 +21,7 @@ pub enum MembershipPolicy {
     Fixed,
 }
 
-/// What the members of a generation do.
+/// The activity of a generation's members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum GenerationPurpose {
@@ -51,7 +51,7 @@ pub struct Assignment {
     pub local_world_size: u32,
     /// The address on which each rank's data plane listens, by rank, including this worker's.
     pub peers: Vec<SocketAddr>,
-    /// What the members do.
+    /// The activity of the members.
     pub purpose: GenerationPurpose,
     /// The number of silent workers that may have parts of the state. While there are any, members that lack parts wait for them instead
     /// of returning to a checkpoint.

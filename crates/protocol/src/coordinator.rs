@@ -89,7 +89,7 @@ enum EndProgress {
         /// When the checkpoint was last requested.
         requested: Option<Time>,
     },
-    /// All workers were told to end.
+    /// All workers have received the order to end.
     Dismissing { since: Time },
     /// The machine processes no more events.
     Over,
@@ -124,7 +124,7 @@ pub struct CoordinatorMachine {
     newest: Option<GenerationChange>,
     /// The generation that this coordinator proposed last, until it is announced.
     proposed: Option<GenerationChange>,
-    /// The generation whose members were told to leave their group.
+    /// The generation whose members have received the order to leave their group.
     aborted: Option<Generation>,
     broken_since: Option<Time>,
     reformed: Option<ReformedGeneration>,
@@ -440,7 +440,7 @@ impl CoordinatorMachine {
                 .is_some_and(|report| report.draining)
         };
         let members = &self.record().members;
-        // Silent workers may come back with parts of the state.
+        // Silent workers may return with parts of the state.
         let none_is_expected = self.workers.all_live().all(|report| report.draining)
             && self.situation(now).silent_holders().is_empty()
             && self.slots.next_start().is_none()

@@ -21,7 +21,7 @@ struct SignsOfLife {
 ///
 /// Silence alone does not distinguish a process that is stopped, hung or unreachable from one that
 /// waits for a core, and on a host with many more workers than cores the latter is usual. The launcher
-/// on the worker's host can tell the two apart; see [`FailureDetector::busy`].
+/// on the worker's host can distinguish the two; see [`FailureDetector::busy`].
 #[derive(Debug, Clone)]
 pub struct FailureDetector {
     limit: Duration,

@@ -177,7 +177,7 @@ impl fmt::Display for Uncovered {
     }
 }
 
-/// Returns the moves after which every rank holds what it needs, by receiving rank and elements. Both lists are by rank.
+/// Returns the moves after which every rank holds its elements, by receiving rank and elements. Both lists are by rank.
 /// Elements with several holders are divided evenly among them. Nothing is sent to a rank that has it.
 ///
 /// # Errors
@@ -207,7 +207,7 @@ pub fn moves(have: &[HeldRanges], wanted: &[HeldRanges]) -> Result<Vec<Move>, Un
     Ok(moves)
 }
 
-/// Adds the moves of elements that several ranks hold, each of which sends a part. `begun` is the number of moves to
+/// Adds the moves of elements that several ranks hold, which send a part each. `begun` is the number of moves to
 /// earlier ranks.
 fn divide(
     moves: &mut Vec<Move>,

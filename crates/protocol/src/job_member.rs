@@ -51,7 +51,7 @@ pub enum MembershipError {
 }
 
 impl MembershipError {
-    /// Returns what the caller should do about the error.
+    /// Returns the caller's action for the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort

@@ -90,7 +90,7 @@ pub struct GenerationAssignment {
     pub members: Vec<MemberInfo>,
     /// The start of members without a state, when no member has one.
     pub start: StartFrom,
-    /// What the members do.
+    /// The activity of the members.
     #[serde(default)]
     pub purpose: GenerationPurpose,
     /// The number of silent workers that may have parts of the state.

@@ -18,7 +18,7 @@ pub enum WorkerPhase {
     Forming,
     /// The worker computes steps, or receives the state from other members while they compute.
     Training,
-    /// The last step is committed. The worker stays in its group until it is told to end.
+    /// The last step is committed. The worker stays in its group until the order to end.
     Complete,
 }
 
@@ -78,7 +78,7 @@ pub enum ToWorker {
         /// The report's [`WorkerReport::sent`].
         echo: Time,
     },
-    /// Announces a new generation, of which the worker may be a member.
+    /// Announces a new generation, perhaps with the worker as a member.
     Assign(GenerationAssignment),
     /// Reports the loss of a member: the worker must leave the group of this generation
     /// immediately.

@@ -286,7 +286,7 @@ impl Reason {
     }
 }
 
-/// Returns what the messages of coordinators without the field mean.
+/// Returns the meaning of messages of coordinators without the field.
 fn is_joined() -> bool {
     true
 }

@@ -27,7 +27,7 @@ pub enum RejoinAsk {
     ExchangeStates,
     /// The members do not have a complete state together: wait for silent workers that have the rest, if there are any.
     WaitForState,
-    /// Give up a later state, of which the members have only parts.
+    /// Give up a later state, if the members have only parts.
     GiveUpState,
     /// Load the newest earlier state that all members can load.
     Load(StateSource),

@@ -107,7 +107,7 @@ fn hosts_may_join() -> bool {
 }
 
 impl Settings {
-    /// Returns the default intervals for `workers` workers, all but one of which may be lost.
+    /// Returns the default intervals for `workers` workers, if all but one may be lost.
     #[must_use]
     pub fn new(workers: u32) -> Self {
         Self {

@@ -37,7 +37,7 @@ pub use requests::VoteRequests;
 pub use slice_exchange::{SliceExchange, SliceExchangeError};
 pub use step::{CommittedStep, OpenStep, ShardReport};
 
-/// The place of a rank in the group that votes.
+/// The position of a rank in the group that votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankInGroup {
     /// The rank.

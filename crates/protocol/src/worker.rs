@@ -104,7 +104,7 @@ impl WorkerMachine {
         self.generation
     }
 
-    /// Returns the newest generation known to this worker of which it is a member.
+    /// Returns the newest generation known to this worker with it as a member.
     #[must_use]
     pub fn newest(&self) -> Option<Generation> {
         let pending = self.pending.as_ref().map(|next| next.generation);
@@ -177,7 +177,7 @@ impl WorkerMachine {
         out
     }
 
-    /// Returns what a report is sent for at once when it changes.
+    /// Returns the state whose changes are reported at once.
     fn status(&self) -> impl PartialEq + use<> {
         let (phase, generation) = (self.phase, self.generation);
         let unsaved_in = self.unsaved_in;

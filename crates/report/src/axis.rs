@@ -58,7 +58,7 @@ impl ChartAxis {
         Self::between(0.0, to, Scale::Linear).ticks_at(multiples(0.0, to, step))
     }
 
-    /// Returns an axis with a position for each name: its index. There are no labels if there are many names.
+    /// Returns an axis with a position for each name: its index. Many names have no labels.
     #[must_use]
     pub fn named(names: &[impl AsRef<str>]) -> Self {
         let short = |name: &str| name.chars().take(NAME_CHARACTERS_MAX).collect();

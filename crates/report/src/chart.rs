@@ -27,7 +27,7 @@ const STYLE: &str = "\
 /// A drawing with a heading, a legend and panels.
 #[derive(Debug, Clone)]
 pub struct Chart {
-    /// The short title, for readers who do not see the drawing.
+    /// The short title, for readers without the drawing.
     pub title: String,
     /// The text above the panels.
     pub heading: String,
@@ -90,7 +90,7 @@ pub struct Point {
     pub x: f64,
     /// The value on the vertical axis.
     pub y: f64,
-    /// What a browser shows beside a point under the pointer; may be empty.
+    /// The text beside a point under the pointer in a browser; may be empty.
     pub note: String,
 }
 

@@ -32,7 +32,7 @@ pub const GLIBC_TUNABLES: &str = "GLIBC_TUNABLES";
 /// Folder for the flight records that a program's groups write when they fail.
 pub const RONDE_FLIGHT: &str = "RONDE_FLIGHT";
 
-/// A file with the secret of a job that another launcher has started, in place of [`RONDE_TOKEN`].
+/// A file with the secret of a job that another launcher has started, instead of [`RONDE_TOKEN`].
 pub const RONDE_TOKEN_FILE: &str = "RONDE_TOKEN_FILE";
 /// Allows unencrypted connections between the hosts of a job that another launcher has started, on a trusted network: `1`.
 pub const RONDE_ALLOW_PLAIN: &str = "RONDE_ALLOW_PLAIN";
@@ -310,7 +310,7 @@ pub fn surroundings() -> ronde_train::checkpoints::ProcessContext {
     }
 }
 
-/// Returns how requests to an MLflow server prove who sends them, if a variable is set.
+/// Returns how requests to an MLflow server are authenticated, if a variable is set.
 #[cfg(feature = "full")]
 #[must_use]
 pub fn mlflow_login() -> Option<ronde_store::HttpLogin> {
@@ -335,7 +335,7 @@ pub fn mlflow_login() -> Option<ronde_store::HttpLogin> {
 
 /// The number of a job of Slurm.
 pub const SLURM_JOB_ID: &str = "SLURM_JOB_ID";
-/// The number of the array of Slurm of which the job is a task; absent for other jobs.
+/// The number of the array of Slurm that contains the job as a task; absent for other jobs.
 pub const SLURM_ARRAY_JOB_ID: &str = "SLURM_ARRAY_JOB_ID";
 /// The name of this node of an allocation of Slurm.
 pub const SLURMD_NODENAME: &str = "SLURMD_NODENAME";
@@ -528,7 +528,7 @@ pub fn thread_limits() -> Vec<(OsString, OsString)> {
 
 /// Returns the variable with the allocator settings of a training worker, unless the user has set it.
 /// Memory from 1 MiB on is apart from the heap, where short memory between long one would divide it into ranges that nothing fits;
-/// activations, which every step takes anew, have slabs of their own. The heap is kept instead of returned to the system, and huge pages
+/// activations, which every step takes again, have separate slabs. The heap is kept instead of returned to the system, and huge pages
 /// are used where available. Has no effect with other C libraries.
 #[must_use]
 pub fn allocator_settings() -> Vec<(OsString, OsString)> {

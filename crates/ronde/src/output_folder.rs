@@ -147,7 +147,7 @@ impl OutputFolder {
         Ok(())
     }
 
-    /// Removes the results that were set aside, on a thread of its own, since large checkpoints take a while.
+    /// Removes the results that were set aside, on a separate thread, since large checkpoints take a while.
     pub fn remove_replaced_results(&self) {
         let removed = self.path.join(REMOVED_FOLDER);
         // Only complete results return, also if this process is killed while it removes them.
@@ -156,13 +156,13 @@ impl OutputFolder {
         }
     }
 
-    /// Removes what the thread has not removed.
+    /// Removes the remaining results.
     fn finish_removal(&self) {
         // Usually there is nothing.
         let _ = std::fs::remove_dir_all(self.path.join(REMOVED_FOLDER));
     }
 
-    /// Returns the results that were set aside to their place, in that of the results of a run that has committed nothing.
+    /// Returns the results that were set aside to their place, which has the results of a run that has committed nothing.
     fn restore_results(&self) {
         let replaced = self.path.join(REPLACED_FOLDER);
         let Ok(entries) = std::fs::read_dir(&replaced) else {

@@ -10,7 +10,7 @@ use ronde_rpc::{FunctionRegistry, RpcConfig, RpcLimits, RpcNode, RpcPeer, RpcSec
 use crate::error::Error;
 use crate::worker::Worker;
 
-/// The bytes by which a rank describes itself to the others.
+/// The bytes with which a rank describes itself to the others.
 const CARD_BYTES: usize = 1_024;
 
 impl Worker {

@@ -91,7 +91,7 @@ impl RunTrackers {
         Ok(all)
     }
 
-    /// Adds a tracker that writes on a thread of its own.
+    /// Adds a tracker that writes on a separate thread.
     fn add(&mut self, every_steps: u64, writer: BackgroundWriter, report: &ProblemReport) {
         let report = Arc::clone(report);
         let writer = Arc::new(writer.reporting(move |problem| report(problem)));
@@ -100,7 +100,7 @@ impl RunTrackers {
         self.writers.push(writer);
     }
 
-    /// Returns the trackers, each of which is to receive every event of the run.
+    /// Returns the trackers, which receive every event of the run.
     #[must_use]
     pub fn trackers(&self) -> &[Arc<dyn Tracker>] {
         &self.trackers
@@ -112,7 +112,7 @@ impl RunTrackers {
         &self.notices
     }
 
-    /// Waits up to five seconds per tracker, and ten for MLflow, until everything is written. Returns what could not be written.
+    /// Waits up to five seconds per tracker, and ten for MLflow, until everything is written. Returns the unwritten events.
     #[must_use]
     pub fn finish(&self) -> Vec<String> {
         let finished = self.writers.iter().filter_map(|writer| {
@@ -131,7 +131,7 @@ impl RunTrackers {
     }
 }
 
-/// Returns what the trackers show of a run besides its events.
+/// Returns the data of the trackers besides the events of a run.
 fn description(config: &RunConfig) -> RunDescription {
     // Neither fails for a run that was read from a file.
     RunDescription {

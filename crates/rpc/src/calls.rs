@@ -25,14 +25,14 @@ const LIMIT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// How long a waiting thread yields before it sleeps: to wake it would take about as long as a short call.
 const SPIN: Duration = Duration::from_micros(50);
 
-/// What a call does when the calls to its peer have reached a bound.
+/// The reaction of a call when the calls to its peer have reached a bound.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RoomPolicy {
     Wait,
     Refuse,
 }
 
-/// A call that was begun: where it is and what it is called.
+/// A call that was begun: its location and name.
 struct BegunCall {
     peer: usize,
     peer_name: String,

@@ -99,7 +99,7 @@ impl RpcConnection {
         self.mark.as_ref().map(LendingMark::offer)
     }
 
-    /// The peer has read `count` further frames with lent values. Returns whether so many were lent.
+    /// The peer has read `count` further frames with lent values. Returns whether that many were lent.
     pub(crate) fn returned(&self, count: u64) -> bool {
         self.may_lend.store(self.mark.is_some(), Ordering::SeqCst);
         let mut lent = self.lent_frames();
@@ -114,12 +114,12 @@ impl RpcConnection {
         true
     }
 
-    /// This side has read `count` further frames with lent values. The peer is told with the next frame.
+    /// This side has read `count` further frames with lent values. The next frame notifies the peer.
     pub(crate) fn to_return(&self, count: u64) {
         self.to_return.fetch_add(count, Ordering::SeqCst);
     }
 
-    /// Queues what the peer was not told about lent values yet; returns whether there is something.
+    /// Queues the pending notice about lent values; returns whether there is something.
     pub(crate) fn queue_returned(&self) -> bool {
         let count = self.to_return.swap(0, Ordering::SeqCst);
         if count > 0 {

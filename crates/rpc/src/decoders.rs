@@ -16,7 +16,7 @@ const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// A format of bytes received from other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RpcWireFormat {
-    /// A stream of frames, and what the frames contain.
+    /// A stream of frames, and their contents.
     Frames,
     /// The first messages in both directions.
     Hello,

@@ -40,7 +40,7 @@ pub enum RpcError {
         function: String,
         /// The version of the caller.
         version: u32,
-        /// What the peer has.
+        /// The peer's values.
         cause: String,
     },
     /// The function returned an error or panicked.

@@ -37,8 +37,8 @@ pub(crate) enum RpcFrameKind {
     Cancel = 6,
     /// All calls for which the caller waits, after a new connection: numbers of calls, eight bytes each.
     Waiting = 7,
-    /// This many further messages with lent values were read (in place of the number of a call); the first one, with
-    /// zero, says that values may be lent.
+    /// This many further messages with lent values were read (instead of the number of a call); the first one, with
+    /// zero, means that values may be lent.
     Returned = 8,
 }
 

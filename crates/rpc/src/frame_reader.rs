@@ -52,7 +52,7 @@ impl FrameReader {
         }
     }
 
-    /// Allows frames whose values lie in the peer's memory.
+    /// Allows frames whose values are in the peer's memory.
     pub(crate) fn read_lent_from(&mut self, memory: PeerMemory) {
         self.memory = Some(memory);
     }
@@ -77,7 +77,7 @@ impl FrameReader {
             }
             let direct = self.partial.as_mut().and_then(PartialFrame::rest_of_values);
             let outcome = match direct {
-                // What is staged was used before.
+                // The staged bytes were used before.
                 Some(rest) => read(rest).map(|count| (count, 0)),
                 None => {
                     self.make_room();

@@ -1,4 +1,4 @@
-//! The first message in each direction of a connection: which worker of which job calls which one.
+//! The first message in each direction of a connection: the worker and the job that call, and the called worker.
 
 use ronde_peer_memory::LendingOffer;
 use ronde_wire::{HelloFormat, PREFIX_BYTES};

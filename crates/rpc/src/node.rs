@@ -94,7 +94,7 @@ pub(crate) struct NodeState {
     pub(crate) held: HeldObjects,
 }
 
-/// What the threads of a node share.
+/// The shared state of a node's threads.
 pub(crate) struct NodeShared {
     pub(crate) job: String,
     /// This process.

@@ -226,7 +226,7 @@ impl CallContext {
     }
 }
 
-/// Registers the functions by which references are kept.
+/// Registers the functions that keep references.
 pub(crate) fn register(functions: &mut FunctionRegistry) {
     functions.register_immediate(&RENEW, |context, renewal, _| {
         let shared = &context.node().shared;

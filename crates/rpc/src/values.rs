@@ -9,7 +9,7 @@ const KEPT_VECTORS: usize = 16;
 const KEPT_BYTES: usize = 64 << 20;
 
 /// A contiguous vector of f32 values that a message carries. Sending moves or shares it; nothing is copied but into the
-/// socket, or by a process of the same host out of this memory. Received values lie in memory that the node uses again once they are dropped.
+/// socket, or by a process of the same host out of this memory. Received values are in memory that the node uses again once they are dropped.
 pub struct CallValues(Storage);
 
 enum Storage {

@@ -32,7 +32,7 @@ pub struct InitialWeights {
     harmless: Vec<String>,
 }
 
-/// The tensors that are not loaded, by patterns in which `*` stands for any text.
+/// The tensors that are not loaded, by patterns in which `*` matches any text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TensorExclusions {
     /// The tensors of the model that keep the initial values that the seed determines.
@@ -267,7 +267,7 @@ fn check_patterns<'a>(
 }
 
 impl LoadedTensor {
-    /// Returns whether the file has more rows, of which the model uses the first.
+    /// Returns whether the file has more rows, and the model uses the first.
     fn has_more_rows(&self) -> bool {
         self.counterpart.may_have_more_rows && self.stored.shape.first() > self.entry.shape.first()
     }

@@ -38,7 +38,7 @@ pub struct ModelManifest {
     /// How encoded images become inputs; absent if the model was not trained on encoded images.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub images: Option<ImageInput>,
-    /// The kind of the targets, which decides what the outputs mean; absent in the models of earlier releases.
+    /// The kind of the targets, which decides the meaning of the outputs; absent in the models of earlier releases.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub targets: Option<TargetKind>,
     /// The names and the units of inputs and outputs. In a manifest of an earlier release they are those of its settings.
@@ -158,7 +158,7 @@ impl ModelManifest {
         }
     }
 
-    /// Returns the number by which the outputs of the model are multiplied to be in the units of the data; `None` if they are,
+    /// Returns the factor for the outputs of the model to be in the units of the data; `None` if they are,
     /// or if they have no unit, as classes and the logits of masks.
     #[must_use]
     pub fn output_scale(&self) -> Option<f32> {
@@ -170,7 +170,7 @@ impl ModelManifest {
     }
 
     /// Checks the format version of the manifest beside a file of weights. A file without a manifest of ronde, such as one of
-    /// another library, passes: its tensors say all that is needed to start from it.
+    /// another library, passes: its tensors have all that is needed to start from it.
     ///
     /// # Errors
     /// The manifest has a version that this release does not support.

@@ -92,7 +92,7 @@ pub(crate) struct Counterpart {
     /// The range of our columns in the last dimension of the file's tensor, and the length of that dimension; `None`:
     /// all.
     pub(crate) columns: Option<(Range<usize>, usize)>,
-    /// Whether the file's tensor may have more rows, of which ours are the first.
+    /// Whether the file's tensor may have more rows, that start with ours.
     pub(crate) may_have_more_rows: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Export as ONNX: the operations of a built-in model as nodes of operator set 17.
 //!
-//! The translation reads the graph of operations ([`ronde_engine::GraphOutline`]), so a model needs no code of its own.
+//! The translation reads the graph of operations ([`ronde_engine::GraphOutline`]), so a model needs no separate code.
 //! The input is called `input`: `float32`, or `int64` for models of texts and of users and items. The output is called
 //! `output`. The first dimension of both is `batch`, which may be any number. The output is in the units of the data: where the
 //! target values were divided by a number, the last node multiplies by it. The properties of the file have the names of

@@ -32,7 +32,7 @@ const ORDER: [Algorithm; 6] = [
 const NEAR: f64 = 1.03;
 /// The same factor within a host, where a fit over a few milliseconds is less precise.
 const NEAR_WITHIN: f64 = 1.05;
-/// The same factor from [`LONG_BYTES`] on. Within a host, the counts of most algorithms hardly differ there.
+/// The same factor from [`LONG_BYTES`] on. Within a host, most algorithms have nearly equal counts there.
 /// Between hosts, the algorithm that changes peers least often is chosen, because an idle connection needs many
 /// round trips to reach its link's rate again. Among several of those it is the hierarchical one, whose ranks
 /// finish the exchange within a host before and after the exchange between hosts.

@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(found.at(Algorithm::Tree, 1 << 20), 2.0);
         assert_eq!(found.at(Algorithm::Tree, 64 << 20), 2.0);
         assert_eq!(found.at(Algorithm::Direct, 64 << 10), 0.8);
-        // There is no measurement at shorter lengths.
+        // Shorter lengths are not measured.
         assert_eq!(found.at(Algorithm::Tree, 8), 1.0);
     }
 

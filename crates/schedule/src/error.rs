@@ -43,7 +43,7 @@ pub enum ScheduleError {
 }
 
 impl ScheduleError {
-    /// Returns what the caller should do about the error: abort, because the arguments are invalid.
+    /// Returns the caller's action for the error: abort, because the arguments are invalid.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         Recovery::Abort

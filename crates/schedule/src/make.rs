@@ -140,7 +140,7 @@ pub(crate) fn exact_sum_at_once(
     })
 }
 
-/// Returns the schedule of an exact sum of which rank `r` receives `lens[r]` elements, in rank order; the caller's slots
+/// Returns the schedule of an exact sum whose `lens[r]` elements rank `r` receives, in rank order; the caller's slots
 /// are its subtrees, each as long as all lengths together. One round of direct exchange.
 ///
 /// # Errors

@@ -217,7 +217,7 @@ pub(crate) fn order(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<Sta
 }
 
 /// Returns the pass that can begin first, when, and its lane: of those that the schedule demands, or of all if each of these
-/// waits for another one, as at the end of an interleaved schedule whose shards are no multiple of its ranks.
+/// waits for another one, as at the end of an interleaved schedule whose shards are not a multiple of its ranks.
 fn next_pass(lanes: &[Lane], progress: &Progress) -> Option<(u64, Pass, usize)> {
     let begin = |index: usize, pass: Pass| {
         let lane = &lanes[index];

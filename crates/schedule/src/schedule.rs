@@ -28,7 +28,7 @@ impl Region {
         self.elements.len()
     }
 
-    /// Returns whether there are no elements.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.elements.is_empty()

@@ -22,7 +22,7 @@ pub struct BucketCost {
     pub weight_bytes: usize,
     /// The time in which the gradients of a shard are added to those of the rank's earlier shards; the first one is not added.
     pub add_s: f64,
-    /// The part of the sum over all shards in which the rank's computing core works, because there is no other one.
+    /// The part of the sum over all shards in which the rank's computing core works, for lack of another one.
     pub reduce_busy_s: f64,
     /// The part of gathering in which the rank's computing core works: it copies the rank's own slice, and does the rest if there is
     /// no other core.
@@ -36,7 +36,7 @@ pub struct BorderCost {
     pub seconds: f64,
     /// The seconds in which they occupy the link of their sender, which takes one message after the other.
     pub link_s: f64,
-    /// The seconds in which the computing cores of their sender and of their receiver work for them, because there are no others.
+    /// The seconds in which the computing cores of their sender and of their receiver work for them, for lack of others.
     pub busy_s: f64,
     /// Their bytes.
     pub bytes: usize,

@@ -1,4 +1,4 @@
-//! [`DataForm`]: what the outputs and the tokens of a model mean.
+//! [`DataForm`]: the meaning of the outputs and the tokens of a model.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use ronde_saved_model::{SavedModel, TargetKind};
 
 use crate::error::ServeError;
 
-/// What the outputs and the tokens of a model mean, from its files or from its data.
+/// The meaning of the outputs and the tokens of a model, from its files or from its data.
 #[derive(Debug, Clone)]
 pub struct DataForm {
     /// The kind of the targets.

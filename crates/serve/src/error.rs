@@ -112,7 +112,7 @@ pub enum ServeError {
         /// The kind of the model.
         kind: &'static str,
     },
-    /// The data of a translating model does not say how a translation begins.
+    /// The data of a translating model does not have the start of a translation.
     #[error(
         "cannot translate prompts: the data set does not define the token that begins a translation\n  \
          help: predict a data set, whose samples have it"
@@ -132,7 +132,7 @@ pub enum ServeError {
     OutputFile {
         /// The output.
         path: PathBuf,
-        /// The cause, with what is valid.
+        /// The cause, with the valid values.
         problem: String,
     },
     /// The folder of an output has the parts of another job.

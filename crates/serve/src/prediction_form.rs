@@ -31,7 +31,7 @@ pub enum PredictionForm {
     },
     /// Values, or the logits of masks.
     Values {
-        /// The number by which outputs are multiplied to be in the units of the data.
+        /// The factor of outputs to be in the units of the data.
         scale: Option<f32>,
     },
     /// The squared distances from the centres of clusters.

@@ -50,7 +50,7 @@ impl TextGenerator {
     /// translation can.
     ///
     /// # Errors
-    /// The model does not generate texts, or it continues texts and there are no prompts.
+    /// The model does not generate texts, or it continues texts and prompts are missing.
     pub fn new(
         chain: Chain,
         manifest: &ModelManifest,
@@ -144,7 +144,7 @@ impl TextGenerator {
         Ok(())
     }
 
-    /// Continues texts token by token: first the prompts, of which those of equal length are computed together.
+    /// Continues texts token by token: first the prompts, those of equal length together.
     fn continue_texts(&mut self, texts: &mut [OpenText]) -> Result<(), ServeError> {
         let mut kept: Vec<KeptText> = texts.iter().map(|_| KeptText::new()).collect();
         let mut by_length: BTreeMap<usize, Vec<(&mut OpenText, &mut KeptText)>> = BTreeMap::new();
@@ -223,7 +223,7 @@ impl Scorer for TextGenerator {
         match self.task {
             TextTask::Continue { .. } => self.continue_texts(&mut texts)?,
             TextTask::Translate { source, target, .. } => {
-                // A sample has the whole expected translation, of which the model gets the token that begins it.
+                // A sample has the whole expected translation, whose first token the model gets.
                 texts
                     .iter_mut()
                     .for_each(|text| text.prompt.truncate(source + 1));

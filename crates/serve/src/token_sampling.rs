@@ -45,7 +45,7 @@ impl TokenSampling {
     /// greatest. Cost: linear in the number of tokens, and one exponential for each that is drawn from.
     ///
     /// # Errors
-    /// There is no score, one is not a number, or the greatest is not finite.
+    /// Scores are missing, one is not a number, or the greatest is not finite.
     pub fn choose(&self, scores: &[f32], text: u64, number: u64) -> Result<u32, ServeError> {
         let best = greatest(scores).ok_or(ServeError::TokenScores)?;
         let top_k = self.top_k.map_or(usize::MAX, NonZeroUsize::get);

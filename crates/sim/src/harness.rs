@@ -29,7 +29,7 @@ pub trait SimulatedWorld: Sized {
     /// Creates a world with its first events.
     fn new(start: WorldStart<Self>) -> Self;
 
-    /// Returns the clock and the events to come.
+    /// Returns the clock and the future events.
     fn timeline(&mut self) -> &mut Timeline<Self::Event>;
 
     /// Executes an event.
@@ -127,7 +127,7 @@ impl Display for Violation {
 pub struct Simulation<W: SimulatedWorld> {
     /// The seed.
     pub seed: u64,
-    /// A script in place of the one that is drawn from the seed.
+    /// A script instead of the one that is drawn from the seed.
     pub script: Option<W::Script>,
     /// The injected bug.
     pub bug: Option<W::Bug>,

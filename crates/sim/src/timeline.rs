@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 /// The limit of events of a simulation, which also ends a storm of messages.
 const EVENTS_MAX: u64 = 200_000;
 
-/// The time of a simulation, in nanoseconds, and the events to come. Events of the same time happen in the order in which they
+/// The time of a simulation, in nanoseconds, and the future events. Events of the same time happen in the order in which they
 /// were scheduled.
 #[derive(Debug)]
 pub struct Timeline<E> {

@@ -122,7 +122,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns the action by which a caller may recover.
+    /// Returns the recovery action for the caller.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

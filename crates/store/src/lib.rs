@@ -4,7 +4,7 @@
 //! [`Store`] is the interface, with blocking calls. [`LocalStore`] is a folder; `RemoteStore` a
 //! bucket behind one I/O thread; [`Encrypted`] wraps any of them. [`open`] chooses by an address
 //! such as `checkpoints` or `s3://bucket/prefix`, and an [`Opener`] opens many locations for
-//! reading. This crate does not know what the objects contain. `HttpService` sends requests to other web services.
+//! reading. This crate does not know the contents of the objects. `HttpService` sends requests to other web services.
 
 #![forbid(unsafe_code)]
 

@@ -20,7 +20,7 @@ use crate::name::ObjectName;
 
 /// The number of plain bytes of every chunk but the last.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
-/// The number of bytes by which sealing lengthens a chunk.
+/// The number of bytes that sealing adds to a chunk.
 pub(crate) const TAG_BYTES: usize = 16;
 /// The length of the header in bytes.
 pub(crate) const HEADER_BYTES: usize = 52;

@@ -84,8 +84,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Errors of the storage; a missing folder counts as empty.
     fn list(&self, folder: Option<&ObjectName>) -> Result<Vec<ObjectEntry>, StoreError>;
 
-    /// Lists a user's folder: all files inside `folder`, and also what is not a readable file or
-    /// has no object name. On a disk, enters only the folders for which `enters` returns true; it
+    /// Lists a user's folder: all files inside `folder`, and also entries that are not a readable file or
+    /// have no object name. On a disk, enters only the folders for which `enters` returns true; it
     /// gets their names within the store.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use std::fmt;
 const TOO_SLOW: f64 = 1.1;
 /// A forecast for fewer workers must be this much below the requested time before workers are removed.
 const SPARE: f64 = 0.9;
-/// The factor by which a decision increases the number of workers at most.
+/// The largest factor with which a decision increases the number of workers.
 const GROWTH_MAX: u32 = 2;
 
 /// The limits of a job.

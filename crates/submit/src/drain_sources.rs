@@ -1,4 +1,4 @@
-//! The places where a cloud announces the end of a host, `drain_on` of a target.
+//! The addresses where a cloud announces the end of a host, `drain_on` of a target.
 
 use std::path::Path;
 

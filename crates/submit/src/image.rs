@@ -27,7 +27,7 @@ const BASE_IMAGE: &str = "gcr.io/distroless/cc-debian12:nonroot";
 /// The number of letters of the hash in a name.
 const TAG_LETTERS: usize = 12;
 
-/// What the image of a run depends on.
+/// The dependencies of a run's image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ImageDependencies {
     /// The version of `ronde`.

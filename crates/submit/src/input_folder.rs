@@ -27,7 +27,7 @@ pub(crate) struct InputFolder {
     stamps: Vec<FileStamp>,
 }
 
-/// What the system reports about a file and changes whenever its contents change.
+/// The facts of the system about a file, which change with its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct FileStamp {
     file: (u64, u64),

@@ -1,4 +1,4 @@
-//! [`Interruptions`]: output that is followed goes on after failures that pass.
+//! [`Interruptions`]: output that is followed continues after failures that pass.
 
 use ronde_core::Recovery;
 

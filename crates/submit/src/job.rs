@@ -93,7 +93,7 @@ pub struct SubmittedJob {
     /// The identity of the sweep that it is a run of; `None` for other jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sweep: Option<String>,
-    /// The process that places it.
+    /// The process that submits it.
     pub submitter: ProcessIdentity,
     /// Where it was placed; `None` while it is being placed.
     pub placement: Option<JobPlacement>,

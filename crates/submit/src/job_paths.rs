@@ -16,7 +16,7 @@ pub(crate) const JOB_FOLDER: &str = "job";
 /// Interval between two looks for the first output of a rank.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// The folder of a job on its target, and what is in it.
+/// The folder of a job on its target, and its contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobPaths {
     folder: PathBuf,

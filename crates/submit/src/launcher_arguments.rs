@@ -51,7 +51,7 @@ impl LauncherArguments<'_> {
     }
 }
 
-/// Returns the words with the folder of the results in the place of `{}`.
+/// Returns the words with the folder of the results instead of `{}`.
 pub(crate) fn folder_word(words: &[&str], results: &Path) -> Vec<String> {
     let word = |word: &&str| match *word {
         "{}" => results.display().to_string(),

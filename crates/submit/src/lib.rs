@@ -1,7 +1,7 @@
 //! Jobs on a target: this machine, hosts over SSH, a cluster of Slurm or Kubernetes.
 //!
 //! A [`SubmittedJob`] is the submitting machine's record of a job; [`JobRegistry`] is the folder of all records. A
-//! [`Target`] places jobs and answers for them with the same operations everywhere: submit, state, logs, command,
+//! [`Target`] runs jobs and answers for them with the same operations everywhere: submit, state, logs, command,
 //! cancel, fetch. What runs on the target is the ordinary `ronde train` and `ronde join`, each in a [`ProcessFolder`]
 //! that has its output, its process and its exit code. Start reading at [`Target`].
 

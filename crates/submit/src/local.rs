@@ -1,4 +1,4 @@
-//! [`LocalTarget`]: jobs on this machine, each in a session of its own.
+//! [`LocalTarget`]: jobs on this machine, each in a separate session.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! [`JobPreview`]: what a submission would send, as text, or as documents where the target receives documents.
+//! [`JobPreview`]: the contents of a submission, as text, or as documents where the target receives documents.
 
 use serde_json::Value;
 

@@ -140,13 +140,13 @@ impl ProcessFolder {
     /// Returns the command.
     ///
     /// # Errors
-    /// There is no command, or it is damaged.
+    /// The command is missing or damaged.
     pub fn command(&self) -> Result<ProcessCommand, SubmitError> {
         let path = self.path.join(COMMAND_FILE);
         read_json(&path)?.ok_or_else(|| SubmitError::damaged(&path, "there is no such file"))
     }
 
-    /// Starts the command as `program __job run FOLDER` in a session of its own, with its output in the folder, and
+    /// Starts the command as `program __job run FOLDER` in a separate session, with its output in the folder, and
     /// waits until it has locked the folder. It survives the end of this process and of the terminal.
     ///
     /// # Errors

@@ -40,7 +40,7 @@ use package::RayPackage;
 const FOLDER: &str = "/tmp/ronde-jobs";
 /// The path of the program in the package.
 const PROGRAM: &str = "./ronde";
-/// Time limit for a job to end that was told to end.
+/// Time limit for a job that was ordered to end.
 const END_MAX: Duration = Duration::from_secs(90);
 /// Time limit for a command on the node of a launcher, besides the time that it takes itself.
 const COMMAND_MAX: Duration = Duration::from_secs(180);
@@ -475,7 +475,7 @@ impl Target for RayTarget {
             let folder = placed.paths.process_path(0).display().to_string();
             let seconds = grace.as_secs().to_string();
             let words = ["__job", "stop", "--grace", &seconds, &folder].map(str::to_owned);
-            // What it does not end, Ray ends.
+            // Ray ends the rest.
             let _ = self.run_at_node(&api, &placed, &words, grace + COMMAND_MAX);
             ronde_clock::wait_until_every(Duration::from_secs(5), ASK_EVERY, is_over);
         }

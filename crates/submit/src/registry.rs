@@ -269,7 +269,7 @@ impl JobRegistry {
     }
 
     /// Keeps the state that a target has reported, if it is final. `was_cancelled` is whether the job was cancelled when
-    /// the target was asked. Returns `false` if that has changed since: the target must be asked again.
+    /// the target was queried. Returns `false` if that has changed since: query the target again.
     ///
     /// A state that cannot be written is requested from the target again.
     #[must_use]

@@ -47,7 +47,7 @@ impl fmt::Debug for RunInputs {
     }
 }
 
-/// What each worker needs, as a scheduler reserves it. Absent values are those of the target.
+/// The needs of each worker, as a scheduler reserves them. Absent values are those of the target.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct JobResources {
     /// The memory in bytes.

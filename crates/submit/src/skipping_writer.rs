@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-/// Passes on what follows the first bytes of an output.
+/// Passes on an output after its first bytes.
 pub(crate) struct SkippingWriter<'a> {
     out: &'a mut dyn Write,
     skipped: u64,

@@ -36,7 +36,7 @@ pub use heartbeat::AgentHeartbeat;
 use client::call;
 use sending::SentScript;
 
-/// The word among the arguments of the launcher that stands for the address of its node.
+/// The word among the arguments of the launcher for the address of its node.
 pub(crate) const ADDRESS_WORD: &str = "{address}";
 /// Exists in the folder of a job that was cancelled, so that it is not queued again.
 pub(crate) const CANCELLED_FILE: &str = "cancelled.json";

@@ -79,7 +79,7 @@ impl SshSettings {
     /// Reads the host file, if there is one; relative paths start from `base`.
     ///
     /// # Errors
-    /// The file is not valid, or there are no hosts.
+    /// The file is not valid, or has no hosts.
     pub fn resolve(mut self, base: &Path) -> Result<Self, SubmitError> {
         if let Some(file) = self.hostfile.take() {
             let path = base.join(file);
@@ -115,7 +115,7 @@ impl SshTarget {
         }
     }
 
-    /// Returns what tells a job from jobs of the same name that other machines or users submit.
+    /// Returns the mark that distinguishes a job from jobs of the same name that other machines or users submit.
     fn mark(&self, paths: &JobPaths) -> String {
         let name = paths.folder().file_name().unwrap_or_default();
         job_folder::owner(&self.sockets, &name.to_string_lossy())

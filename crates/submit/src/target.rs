@@ -1,4 +1,4 @@
-//! [`Target`]: a place that runs jobs, with the same operations everywhere.
+//! [`Target`]: a machine or service that runs jobs, with the same operations everywhere.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub struct SubmitRequest {
 }
 
 impl SubmitRequest {
-    /// Refuses secrets in the run file, in overrides and in the address of the results, all of which are sent besides files.
+    /// Refuses secrets in the run file, in overrides and in the address of the results, which are sent besides files.
     ///
     /// # Errors
     /// There is one, or the run file cannot be read.
@@ -106,7 +106,7 @@ pub struct LogRequest {
     pub interrupted: fn(&SubmitError),
 }
 
-/// A kind of place that runs jobs. Operations on an existing job need its record only.
+/// A machine or service that runs jobs. Operations on an existing job need its record only.
 pub trait Target: Send + Sync {
     /// Returns the commands, files and documents that [`Target::submit`] would send. Sends nothing.
     ///
@@ -252,7 +252,7 @@ pub trait Target: Send + Sync {
         Err(no_hosts(job, host))
     }
 
-    /// Removes what a job that is over has left on the target besides the folder of its record; its results, too, where they
+    /// Removes the files of a finished job on the target besides the folder of its record; its results, too, where they
     /// are in a folder of this machine, of hosts over SSH or of Slurm.
     ///
     /// # Errors

@@ -51,7 +51,7 @@ impl TargetSettings {
         }
     }
 
-    /// Checks what is not checked while the description is read. The error is a message.
+    /// Checks the rest after the description is read. The error is a message.
     ///
     /// # Errors
     /// A number is 0, a value for Slurm has a line break, or a source of notices is neither an absolute path nor an address.
@@ -188,7 +188,7 @@ impl TargetFile {
     /// Finds a target. `local` exists without a description.
     ///
     /// # Errors
-    /// The description of the target is not valid, or there is no such target; then the message names those that exist.
+    /// The description of the target is not valid, or the target is unknown; then the message names those that exist.
     pub fn find(&self, name: &str) -> Result<TargetSettings, SubmitError> {
         match self.targets.get(name) {
             Some(Ok(found)) => Ok(found.clone()),

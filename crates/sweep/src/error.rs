@@ -1,4 +1,4 @@
-//! [`SweepError`]: what is wrong with a sweep.
+//! [`SweepError`]: the problem of a sweep.
 
 use ronde_core::Recovery;
 
@@ -23,7 +23,7 @@ pub enum SweepError {
     /// The stored state of a sweep belongs to another file.
     #[error("the sweep file has changed since its first run: {what}")]
     Changed {
-        /// What differs.
+        /// The difference.
         what: String,
     },
     /// The stored state of a sweep cannot be read.

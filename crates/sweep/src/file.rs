@@ -23,7 +23,7 @@ pub enum SearchKind {
     Grid,
     /// Random combinations.
     Random,
-    /// Random combinations with a small budget, of which the best continue with a larger one (ASHA).
+    /// Random combinations with a small budget, the best continue with a larger one (ASHA).
     Halving,
 }
 
@@ -48,7 +48,7 @@ pub struct HalvingSettings {
     pub from: u64,
     /// The largest budget.
     pub to: u64,
-    /// The factor between two budgets; one in so many trials continues.
+    /// The factor between two budgets; one in this number of trials continues.
     #[serde(default = "three")]
     pub factor: u32,
 }

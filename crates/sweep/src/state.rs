@@ -1,4 +1,4 @@
-//! [`Sweep`]: the trials of a sweep, what they have scored, and which run is next. Pure; the caller starts runs and stores
+//! [`Sweep`]: the trials of a sweep, their scores, and the next run. Pure; the caller starts runs and stores
 //! the state.
 
 use std::collections::BTreeMap;

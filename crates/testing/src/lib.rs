@@ -1,4 +1,4 @@
-//! What the tests of all crates share.
+//! The shared functions of the tests of all crates.
 
 mod skip;
 

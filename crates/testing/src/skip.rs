@@ -7,7 +7,7 @@ use std::io::Write;
 pub fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = line(thread.name().unwrap_or("main"), reason);
-    // Not by a macro: the harness hides what a test prints that passes.
+    // Not by a macro: the harness hides the output of a test that passes.
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 

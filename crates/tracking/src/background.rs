@@ -1,4 +1,4 @@
-//! [`BackgroundWriter`]: passes events to a writer on a thread of its own.
+//! [`BackgroundWriter`]: passes events to a writer on a separate thread.
 
 use std::io::{BufWriter, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -183,7 +183,7 @@ impl<'a> WriterThread<'a> {
         }
     }
 
-    /// Writes until there is no sender any more; flushes whenever the queue is empty.
+    /// Writes until the last sender is dropped; flushes whenever the queue is empty.
     fn run(mut self, receiver: &Receiver<WriterMessage>) {
         let started = self.writer.start();
         self.note(started);

@@ -29,7 +29,7 @@ pub trait EventWriter: Send {
         let _ = (t, event);
     }
 
-    /// Continues the output after a write has failed: what was accepted is written, and later events follow. Called every two
+    /// Continues the output after a write has failed: accepted events are written, and later ones follow. Called every two
     /// seconds until it succeeds. By default an output does not continue.
     ///
     /// # Errors

@@ -25,7 +25,7 @@ pub struct LossCurve {
 }
 
 impl LossCurve {
-    /// Returns the curve of the events in the event files of a run, of which `path` is the newest.
+    /// Returns the curve of the events in the event files of a run, whose newest one is `path`.
     ///
     /// # Errors
     /// A file cannot be read.
@@ -116,7 +116,7 @@ impl Tracker for LossRecorder {
     }
 }
 
-/// Means of consecutive values, of which there are at most [`POINTS_MAX`].
+/// Means of consecutive values, at most [`POINTS_MAX`].
 #[derive(Debug, Clone, PartialEq)]
 struct MeanSeries {
     points: Vec<(f64, f64)>,

@@ -5,7 +5,7 @@ use ronde_core::{Epoch, Generation};
 /// Estimates the time that the remaining steps take, from the durations of committed steps; needs no clock.
 ///
 /// The first step of an epoch also takes the time of an evaluation or a checkpoint after the previous one, so such steps
-/// have a mean of their own. A change of the membership begins a new estimate, without its first step, which also takes
+/// have a separate mean. A change of the membership begins a new estimate, without its first step, which also takes
 /// the time of the change.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TimeLeft {

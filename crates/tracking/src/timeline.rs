@@ -28,7 +28,7 @@ pub struct RunTimeline {
     pub clock_error_ns: u64,
 }
 
-/// What a rank did, on the clock of rank 0.
+/// The activity of a rank, on the clock of rank 0.
 #[derive(Debug, Clone, Default)]
 struct RankTimeline {
     /// The process ids under which the rank ran.

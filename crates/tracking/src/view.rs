@@ -100,7 +100,7 @@ pub struct FailureView {
 }
 
 impl FailureView {
-    /// Parses the message of a worker: the cause, then indented lines, of which the last ones may start with `help: `.
+    /// Parses the message of a worker: the cause, then indented lines, whose last ones may start with `help: `.
     fn parse(rank: Rank, message: &str) -> Self {
         let mut lines = message.lines().map(str::trim);
         let cause = lines.next().unwrap_or_default().to_owned();

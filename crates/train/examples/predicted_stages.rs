@@ -31,7 +31,7 @@ const BATCH: u64 = 16;
 /// The batches of an epoch, which is a round.
 const ROUND: u64 = 90;
 
-/// Waits, and adds the duration that was asked for to `waited`: a late end is not time that a layer needs.
+/// Waits, and adds the requested duration to `waited`: a late end is not time that a layer needs.
 #[expect(
     clippy::disallowed_methods,
     reason = "a layer of a known duration is what is measured"
@@ -125,7 +125,7 @@ impl Tracker for NoTracker {
 
 /// The result of a rank.
 struct Outcome {
-    /// The share of the time for which its layers were asked to wait.
+    /// The share of the time for which its layers were to wait.
     busy: f64,
     batch_s: f64,
     accuracy: f64,

@@ -118,7 +118,7 @@ impl EarlyStopping {
     }
 
     /// Ends the run after `patience` evaluations in a row without a better value of a metric:
-    /// [`ronde_engine::Metric::is_lower_better`] tells which values are better.
+    /// [`ronde_engine::Metric::is_lower_better`] returns which values are better.
     #[must_use]
     pub fn on_metric(name: impl Into<String>, patience: u32) -> Self {
         Self {

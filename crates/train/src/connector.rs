@@ -65,7 +65,7 @@ impl GenerationConnector {
     /// Leaves a generation and joins a later one, with as many attempts as needed.
     ///
     /// # Errors
-    /// There is no later generation for this worker, or its members have another plan.
+    /// No later generation has this worker, or its members have another plan.
     pub fn next(
         &self,
         left: Generation,

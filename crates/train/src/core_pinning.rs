@@ -59,7 +59,7 @@ pub(crate) fn free(local_world_size: u32, threads: u32) -> usize {
     all.saturating_sub(computing) / workers
 }
 
-/// Returns the notice that the workers of this host have no cores of their own, with the cause.
+/// Returns the notice that the workers of this host have no separate cores, with the cause.
 pub(crate) fn no_effect(local_world_size: u32, threads: u32) -> String {
     let needed = cores_needed(threads as usize, local_world_size as usize);
     let cores = sched_getaffinity(None).map_or(0, |all| all.count() as usize);

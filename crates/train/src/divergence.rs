@@ -12,7 +12,7 @@ pub fn diagnose(
     state: &ModelState,
     step: Step,
 ) -> Result<String, CollectiveError> {
-    // Hashes are sent as i64 with the same bits, because there is no unsigned 64-bit element type.
+    // Hashes are sent as i64 with the same bits, because no element type is unsigned with 64 bits.
     let mine: Vec<i64> = state
         .tensor_digests()
         .into_iter()

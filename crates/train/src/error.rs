@@ -166,7 +166,7 @@ pub enum TrainError {
         /// The share that may be skipped.
         limit: f64,
     },
-    /// This worker is no longer a member of the job.
+    /// This worker has left the job.
     #[error(transparent)]
     Membership(#[from] MembershipError),
     /// The socket for incoming connections of peers has failed.
@@ -190,7 +190,7 @@ pub enum TrainError {
         /// The problem; it never contains the key.
         problem: String,
     },
-    /// There is no checkpoint to resume from.
+    /// A checkpoint to resume from is missing.
     #[error(
         "there is no checkpoint in {address}\n  \
          help: remove --resume to start with the first step"

@@ -252,7 +252,7 @@ impl Totals {
     /// Returns the result.
     ///
     /// # Errors
-    /// There are samples, but no target counts, so there is no mean.
+    /// No target of the samples counts, so the mean is undefined.
     fn evaluation(&self, objective: &Objective) -> Result<Evaluation, TrainError> {
         let [_, samples, targets, loss_sum] = self.sums[..FIRST_METRIC] else {
             unreachable!("a result has these columns")

@@ -221,7 +221,7 @@ impl SpaceWait {
 }
 
 /// Writes the trained model as [`save`] does. While the disk is full or cannot be written to, waits up to an hour, or until the
-/// run is asked to stop: only the memory of the workers has the trained weights.
+/// run is to stop: only the memory of the workers has the trained weights.
 ///
 /// # Errors
 /// A file cannot be written, or a rank was lost.
@@ -282,7 +282,7 @@ pub(crate) fn release_ranks(training: &Training) -> Result<(), TrainError> {
     tell_ranks(training, DONE)
 }
 
-/// Sends tensors as long as rank 0 asks for them.
+/// Sends tensors as long as rank 0 requests them.
 ///
 /// # Errors
 /// A rank was lost, or rank 0 cannot write the model.

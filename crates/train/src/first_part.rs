@@ -1,4 +1,4 @@
-//! [`FirstPart`]: the first part of a layer alone, to measure what a worker takes that computes some of the parts.
+//! [`FirstPart`]: the first part of a layer alone, to measure a worker that computes some of the parts.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -66,7 +66,7 @@ impl PartExchange for AbsentParts {
 
     fn gather(&self, own: Vec<f32>) -> Result<Vec<f32>, NotSummed> {
         let begun = ronde_clock::seconds();
-        // Other parts are longer by one column at most; what is too much is dropped.
+        // Other parts are longer by one column at most; the excess is dropped.
         let elements = 2 * own.len() * self.parts as usize;
         let mut received = own;
         received.resize(elements, 0.0);

@@ -48,7 +48,7 @@ impl FlightRecordWriter {
     }
 
     /// Writes the records of the current group and of its sub-groups, from any thread, without disturbing their operations. Returns
-    /// the file of the group; `None` if there is no group or no folder yet.
+    /// the file of the group; `None` without a group or a folder.
     ///
     /// # Errors
     /// The file cannot be written.

@@ -101,7 +101,7 @@ struct InitialModel {
 }
 
 impl InitialModel {
-    /// Reads the manifest beside the file of `model.init`; `None` if there is none. What is wrong with the files is reported when
+    /// Reads the manifest beside the file of `model.init`; `None` without one. Problems of the files are reported when
     /// the weights are read.
     fn of(start: &StartSection, base: &Path) -> Option<Self> {
         let weights = InitialWeights::file_of(&base.join(start.init.as_ref()?));

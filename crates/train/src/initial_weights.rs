@@ -113,7 +113,7 @@ fn hint_for(problems: &[TensorProblem]) -> String {
 }
 
 impl Plan {
-    /// Puts the hash of the initial weights into the identity, in place of the name of their file.
+    /// Puts the hash of the initial weights into the identity, instead of the name of their file.
     pub fn bind_initial_weights(&mut self, blake3: &str) {
         self.identity.set("model.init", format!("blake3:{blake3}"));
         let start = &self.config.model.start;

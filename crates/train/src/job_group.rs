@@ -38,7 +38,7 @@ pub struct JobGroup {
     pub rank: Rank,
     /// Whether a later generation may follow; with fixed members the loss of a peer ends the training.
     pub policy: MembershipPolicy,
-    /// What the members of this generation do.
+    /// The activity of this generation's members.
     pub purpose: GenerationPurpose,
     /// The number of silent workers that may have parts of the state.
     pub awaited: u32,
@@ -100,7 +100,7 @@ impl JobGroup {
     /// [`JobGroup::rejoin`] next.
     ///
     /// # Errors
-    /// There is no later generation for this worker.
+    /// No later generation has this worker.
     pub fn join_next(&mut self, cause: &str) -> Result<(), TrainError> {
         let (assignment, group) = self.connector.next(self.generation, cause)?;
         self.group = group;

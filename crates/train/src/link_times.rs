@@ -45,7 +45,7 @@ struct RankTimes {
 }
 
 impl LinkTimes {
-    /// Measures two ranks on this host, connected as the run file says: exact sums of up to 4 MiB and messages of up to 1 MiB.
+    /// Measures two ranks on this host, connected by the run file: exact sums of up to 4 MiB and messages of up to 1 MiB.
     /// Cost: about 0.1 s and 60 MiB.
     ///
     /// # Errors

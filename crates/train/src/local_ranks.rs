@@ -9,7 +9,7 @@ use ronde_core::{CollectiveError, GroupRank};
 use crate::config::CommSection;
 use crate::error::TrainError;
 
-/// Runs a function as each of a number of ranks, which are connected as a run file says, and returns what it returned by rank.
+/// Runs a function as each of a number of ranks, which are connected by a run file, and returns the results by rank.
 ///
 /// # Errors
 /// When the ranks cannot be connected, the error of any rank, and a rank that panics.

@@ -1,4 +1,4 @@
-//! [`MaskTargets`]: a loss of masks that refuses targets that are no shares.
+//! [`MaskTargets`]: a loss of masks that refuses targets that are not shares.
 
 use std::sync::Arc;
 

@@ -24,7 +24,7 @@ pub struct MemoryEstimate {
     pub optimizer: u64,
     /// The moving average of the weights and the best model, if the run keeps them.
     pub model_copies: u64,
-    /// The copy of this worker's share of the state that is written to a checkpoint while training goes on.
+    /// The copy of this worker's share of the state that is written to a checkpoint while training continues.
     pub checkpoint: u64,
     /// The activations at their peak, of the largest shard; of all shards unless they run one after the other.
     pub activations: u64,
@@ -64,8 +64,8 @@ const BYTES: u64 = 4;
 
 impl MemoryEstimate {
     /// Estimates the memory of data parallelism. `parameters` is the number of trainable elements, `weight_copies` the
-    /// number of those of which layers hold rounded copies, and `batch_samples` the number of samples of the largest step. `step_floats` returns the floats that activations need for shards of a
-    /// number of samples, of which a number are in memory together: one, or all of a worker in another order than by shard. Results
+    /// number of those that layers copy rounded, and `batch_samples` the number of samples of the largest step. `step_floats` returns the floats that activations need for shards of a
+    /// number of samples, some of them in memory together: one, or all of a worker in another order than by shard. Results
     /// above the range of `u64` saturate.
     #[must_use]
     pub fn data_parallel(
@@ -102,7 +102,7 @@ impl MemoryEstimate {
 
     /// Divides the states of the optimizer among `workers` workers, each slice on `copies` of them, and with
     /// [`ZeroLevel::Gradients`] also the reduced gradient, and with [`ZeroLevel::Weights`] the weights. Sums over earlier shards of a worker stay whole, unless the order is by layer. `bucket_bytes` is
-    /// the largest bucket, of which some are in flight while gradients are reduced and weights gathered.
+    /// the largest bucket; several are in flight while gradients are reduced and weights gathered.
     #[must_use]
     pub fn divided(
         mut self,
@@ -186,7 +186,7 @@ impl MemoryEstimate {
         all
     }
 
-    /// Adds what a worker needs for rounds of local SGD, if the rest is that of one replica: the weights at the start of a round,
+    /// Adds a worker's memory for rounds of local SGD, if the rest is that of one replica: the weights at the start of a round,
     /// `states` vectors of the state besides, and the sum over the replicas of its `summed` vectors.
     #[must_use]
     pub fn with_rounds(
@@ -247,7 +247,7 @@ impl MemoryEstimate {
             let held = part.elements + part.copied_elements;
             Self {
                 parameters: share(self.parameters, held),
-                // The second copy is updated from a gradient of its own.
+                // The second copy is updated from a separate gradient.
                 gradients: share(self.gradients, part.elements)
                     .saturating_add(share(self.gradient_copy, part.copied_elements)),
                 gradient_copy: share(self.gradient_copy, part.elements),

@@ -43,7 +43,7 @@ impl ModelParts {
     /// Returns the parts of a model as a plan trains it.
     ///
     /// # Errors
-    /// [`TrainError::Impossible`] when `[parallel]` asks for a division that the model does not allow.
+    /// [`TrainError::Impossible`] when `[parallel]` requests a division that the model does not allow.
     pub fn of(plan: &Plan, chain: &mut Chain, train: &dyn Dataset) -> Result<Self, TrainError> {
         let section = &plan.config.parallel;
         let layers: Vec<String> = chain.layers().iter().map(|l| l.name().to_owned()).collect();
@@ -186,7 +186,7 @@ impl ModelParts {
     }
 
     fn stages(&self, columns: usize) -> Option<Vec<PipelineStage>> {
-        // Fewer workers than the run file asks for have more layers each, but no more stages.
+        // Fewer workers than in the run file have more layers each, but no more stages.
         let rounds = if columns > 1 { self.rounds } else { 1 };
         divide_layers(&self.pieces, &self.work, (columns, rounds), self.is_tied)
     }
@@ -195,7 +195,7 @@ impl ModelParts {
     /// the division of layers in the run file, the pipeline is shorter, and then the division is among fewer.
     ///
     /// # Errors
-    /// [`TrainError::Impossible`] when there are no workers.
+    /// [`TrainError::Impossible`] without workers.
     pub fn layout(&self, shards: u32, ranks: usize) -> Result<StepLayout, TrainError> {
         let tensors = self.tensors.min(ranks).max(1);
         let columns = self.columns.min(ranks / tensors);
@@ -303,7 +303,7 @@ fn layer_sizes(chain: &mut Chain, shape: &[usize], own: Range<u32>) -> Vec<(f64,
     layers.collect()
 }
 
-/// Checks that the layers of the model allow the division that `[parallel]` asks for.
+/// Checks that the layers of the model allow the division that `[parallel]` requests.
 fn check_layers(config: &RunConfig, chain: &mut Chain, is_own: bool) -> Result<(), TrainError> {
     let section = &config.parallel;
     let refused = |problem, hint: &str| {

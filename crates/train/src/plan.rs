@@ -35,7 +35,7 @@ pub struct Plan {
     pub batches: BatchPlan,
     /// The assignment of logical shards to ranks with all layers, or to pipelines.
     pub shards: ShardPlan,
-    /// The rounds of local SGD, each of which is a step; `None`: gradients are summed in every step.
+    /// The rounds of local SGD, which are steps; `None`: gradients are summed in every step.
     pub rounds: Option<RoundPlan>,
     /// The number of steps of the whole run.
     pub steps: u64,
@@ -321,7 +321,7 @@ impl Plan {
     /// Called after the objective and the model are bound.
     ///
     /// # Errors
-    /// When the run acts on evaluations, and there is no test set or a metric is not measured.
+    /// When the run acts on evaluations, without a test set or a measured metric.
     pub fn bind_evaluations(&mut self, test: Option<&dyn Dataset>) -> Result<(), TrainError> {
         self.evaluates = test.is_some_and(|test| !test.is_empty());
         self.test_data = test.map(|test| test.description().identity.clone());

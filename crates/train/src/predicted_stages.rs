@@ -35,7 +35,7 @@ impl PredictedStages {
     /// Returns the stages of a model as a plan trains it; `None` if they do not update with predicted gradients.
     ///
     /// # Errors
-    /// [`TrainError::Impossible`] when the model cannot be divided as `[sync]` asks for.
+    /// [`TrainError::Impossible`] when the model cannot be divided as `[sync]` requests.
     pub fn of(
         plan: &Plan,
         chain: &mut Chain,

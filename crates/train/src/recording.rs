@@ -1,4 +1,4 @@
-//! `RecordingThread`: writes what this worker does into the folder of its run, while a recording is requested.
+//! `RecordingThread`: writes the activity of this worker into the folder of its run, while a recording is requested.
 //!
 //! A file in that folder requests a recording ([`RecordingRequest`]), so it can be started and stopped while the run is under way. The
 //! thread looks for it five times a second. During a recording it moves spans from the rings of the computing thread, of the background threads and of
@@ -122,11 +122,11 @@ impl RecordingRequest {
     }
 }
 
-/// What a worker's threads share with the thread that writes its recording.
+/// The state that a worker's threads share with the thread that writes its recording.
 #[derive(Debug)]
 pub(crate) struct WorkerRecorder {
     pub(crate) spans: Arc<SpanRecorder>,
-    /// What the threads of the loader and of checkpoints do.
+    /// The activity of the threads of the loader and of checkpoints.
     pub(crate) background: Arc<BackgroundSpans>,
     alignment: Mutex<ClockAlignment>,
 }
@@ -363,7 +363,7 @@ impl RecordingWriter {
                 RecordingLine::Section(section).append_to(&mut open.text);
             }
             let (position, overwritten) = group.ended_since(open.position, &mut open.spans);
-            // The collectives before the recording are no part of it.
+            // The collectives before the recording are not included.
             open.dropped += if open.position == 0 { 0 } else { overwritten };
             open.position = position;
         }

@@ -1,4 +1,4 @@
-//! [`StepLoop`]: a training loop of one's own, which continues with the same bits when workers are lost or join.
+//! [`StepLoop`]: a program's training loop, which continues with the same bits when workers are lost or join.
 //!
 //! ```text
 //! next -> Compute: the gradient of each of this rank's shards -> reduce_and_vote -> next
@@ -177,7 +177,7 @@ enum LoopPhase {
     Complete,
 }
 
-/// A training loop of one's own as a sequence of actions. Each step is a transaction, so the result has the same bits on
+/// A program's training loop as a sequence of actions. Each step is a transaction, so the result has the same bits on
 /// any number of workers, also when workers are lost or join under `ronde run --elastic`.
 ///
 /// ```no_run

@@ -187,7 +187,7 @@ pub struct Training {
     checkpoints: Option<RunCheckpoints>,
     layout: ReplicaLayout,
     resume: Resume,
-    /// Set when the run is asked to stop after a step.
+    /// Set when the run is to stop after a step.
     stop: Arc<AtomicBool>,
     callbacks: Vec<Box<dyn Callback>>,
     progress: RunProgress,
@@ -392,14 +392,14 @@ impl Training {
         self
     }
 
-    /// Pins the computing threads, of which the calling one is the first, to dedicated cores.
+    /// Pins the computing threads, with the calling one as the first, to dedicated cores.
     #[must_use]
     pub(crate) fn with_cores(mut self, cores: Option<CorePinning>) -> Self {
         self.cores = cores;
         self
     }
 
-    /// Computes the model by the engine of a run file on several threads, of which the calling one is the first. With the default engine, the
+    /// Computes the model by the engine of a run file on several threads, with the calling one as the first. With the default engine, the
     /// trained bits do not depend on the threads.
     ///
     /// # Errors
@@ -669,7 +669,7 @@ impl Training {
         Ok(self.member.finish())
     }
 
-    /// Returns whether this rank or the job was asked to stop.
+    /// Returns whether this rank or the job is to stop.
     pub(crate) fn is_asked_to_stop(&self) -> bool {
         self.stop.load(Ordering::SeqCst) || self.member.is_stopping()
     }

@@ -43,7 +43,7 @@ pub struct JobAccess {
     pub member: Arc<dyn JobMember>,
     /// The worker's first assignment.
     pub assignment: Assignment,
-    /// The listener that peers connect to; `None`: there are no peers.
+    /// The listener that peers connect to; `None`: without peers.
     pub listener: Option<TcpListener>,
     /// The security of the connections between workers.
     pub secure: SecurityPolicy,

@@ -198,7 +198,7 @@ impl Tracker for Recorder {
     }
 }
 
-/// What a rank has at the end of a run.
+/// The state of a rank at the end of a run.
 struct RankOutcome {
     /// The weights that it holds, by the element of the flat state with which a range starts.
     held: Vec<(usize, Vec<f32>)>,

@@ -35,7 +35,7 @@ fn train(sets: &[&[&str]], base: &Path, output: &Path) -> Vec<Option<TrainError>
     train_on_hosts(sets, |_| base, output)
 }
 
-/// Does [`train`] with workers whose relative paths start at folders of their own, as on hosts with different files.
+/// Does [`train`] with workers whose relative paths start at separate folders, as on hosts with different files.
 fn train_on_hosts<'a>(
     sets: &[&[&str]],
     base: impl Fn(usize) -> &'a Path,

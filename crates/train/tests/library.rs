@@ -186,7 +186,7 @@ fn a_program_can_train_on_a_device_of_its_own() {
     assert!(products.count() >= 12 * 5 * 2);
 }
 
-/// The squared distance of the outputs from a one-hot target; returns what a test wants to break.
+/// The squared distance of the outputs from a one-hot target; returns the value that a test is to break.
 #[derive(Clone, Copy, Default)]
 struct Brier {
     is_nan: bool,
@@ -217,7 +217,7 @@ impl Loss for Brier {
     }
 }
 
-/// The largest output: three sums, of which one is the count.
+/// The largest output: three sums, one of them the count.
 struct MeanOutput;
 
 impl Metric for MeanOutput {

@@ -194,7 +194,7 @@ mod tests {
         let [_, accepts] = members();
         let [mut dialled, accepted] = connected();
         let slow = thread::spawn(move || {
-            // A handshake record of 16 KiB, of which a byte follows every few milliseconds.
+            // A handshake record of 16 KiB, with a byte every few milliseconds.
             let mut bytes = [22, 3, 1, 0x40, 0].into_iter().chain(std::iter::repeat(1));
             while dialled.write_all(&[bytes.next().unwrap_or(1)]).is_ok() {
                 ronde_clock::pause(Duration::from_millis(5));

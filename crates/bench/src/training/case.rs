@@ -322,7 +322,7 @@ impl TrainingCase {
         })
     }
 
-    /// Returns the case with files of records in place of synthetic images: TFRecords in the layout of ImageNet, as
+    /// Returns the case with files of records instead of synthetic images: TFRecords in the layout of ImageNet, as
     /// TensorFlow's tools write it. `files` is a pattern of their names.
     ///
     /// # Errors

@@ -32,7 +32,7 @@ impl RunTimes {
     /// Reads the events of a run.
     ///
     /// # Errors
-    /// When there is no step to count.
+    /// Without a step to count.
     pub(super) fn read(events: impl BufRead) -> Result<Self, BenchError> {
         let (mut durations, mut samples) = (Vec::new(), 0);
         let mut phases = PhaseTimes::default();

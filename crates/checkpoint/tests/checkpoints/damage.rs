@@ -101,7 +101,7 @@ fn damage_names_the_tensor() {
     let file = &checkpoint.manifest().files[0];
     let path = folder.path().join(&file.name);
     let mut bytes = std::fs::read(&path).unwrap();
-    // The weights come first: t0 has 64 elements with its padding, t1 64, t3 128. Then adam.m.
+    // The weights are first: t0 has 64 elements with its padding, t1 64, t3 128. adam.m follows.
     for (at, tensor) in [
         (0, "t0 of weights"),
         (64 * 4, "t1 of weights"),

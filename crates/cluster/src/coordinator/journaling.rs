@@ -31,7 +31,7 @@ impl Unwritten {
 }
 
 impl CoordinatorShell<'_> {
-    /// Opens the journal and reads what it has.
+    /// Opens the journal and reads it.
     pub(super) fn open_journal(&mut self) -> std::io::Result<Journal> {
         (self.narration, self.board) = Default::default();
         let (narration, board) = (&mut self.narration, &mut self.board);
@@ -94,7 +94,7 @@ impl CoordinatorShell<'_> {
         self.greet();
     }
 
-    /// Returns why this coordinator cannot store what it has to, if so.
+    /// Returns why this coordinator cannot store its objects, if so.
     pub(super) fn storage_problem(&self) -> Option<String> {
         let journal = self.unwritten.problem.as_ref();
         let record = self.store_problem.clone();

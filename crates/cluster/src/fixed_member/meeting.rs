@@ -58,7 +58,7 @@ enum MeetingReply {
         peers: Vec<SocketAddr>,
         task: String,
     },
-    /// The hello does not fit the job, or not all members came in time.
+    /// The hello does not fit the job, or not all members joined in time.
     Refused { reason: String },
 }
 
@@ -168,7 +168,7 @@ impl Meeting<'_> {
         format!("rank {}", missing.join(", "))
     }
 
-    /// Tells the members that came in vain, and returns the reason.
+    /// Notifies the members that joined in vain, and returns the reason.
     fn refuse_all(&self, members: BTreeMap<Rank, (SocketAddr, Option<LineStream>)>) -> String {
         let reason = format!("not ready in time: {}", self.missing(&members));
         let limit = ronde_clock::now() + HELLO_MAX;

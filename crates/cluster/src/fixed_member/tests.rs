@@ -39,7 +39,7 @@ fn meet(mine: &FixedRank, timeout: Duration) -> Result<Assignment, String> {
 #[test]
 fn all_members_get_the_same_peers_and_the_task_of_rank_0() {
     let address = free_address();
-    // Rank 0 begins last, and a client that is no member connects.
+    // Rank 0 begins last, and a client that is not a member connects.
     let ranks = [3, 1, 2, 0].map(|rank| {
         let mine = fixed(rank, 4, &address);
         thread::spawn(move || meet(&mine, LIMIT).unwrap())

@@ -10,7 +10,7 @@ use crate::peer_address::PeerAddress;
 /// The addresses of a job's coordinators: those in its folder, those that the user named, and those that coordinators sent.
 pub(super) struct CoordinatorAddresses {
     folder: Option<JobFolder>,
-    /// What the user named, with the addresses that it had last.
+    /// The name that the user gave, with its last addresses.
     named: Mutex<Vec<(PeerAddress, Vec<SocketAddr>)>>,
     learned: Mutex<Vec<SocketAddr>>,
 }

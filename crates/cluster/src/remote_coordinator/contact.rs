@@ -1,4 +1,4 @@
-//! [`CoordinatorContact`]: what an agent knows about its contact with the coordinators of its job. Pure: time is an argument.
+//! [`CoordinatorContact`]: an agent's contact with the coordinators of its job. Pure: time is an argument.
 
 use std::time::Duration;
 

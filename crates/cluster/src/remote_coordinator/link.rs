@@ -1,4 +1,4 @@
-//! [`CoordinatorLink`]: an agent's connection to a coordinator, and what it knows about it.
+//! [`CoordinatorLink`]: an agent's connection to a coordinator, and its state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use ronde_protocol::{Term, WorkerSlot};
 use crate::messages::{FromAgent, PROTOCOL};
 use crate::secure::Outbox;
 
-/// What an agent presents to each coordinator.
+/// The identity that an agent presents to each coordinator.
 pub(crate) struct AgentIdentity {
     pub(crate) host: String,
     /// A number that differs for every agent process.

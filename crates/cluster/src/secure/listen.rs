@@ -116,7 +116,7 @@ impl Drop for TlsListener {
     }
 }
 
-/// What the threads of a listener share.
+/// The shared state of a listener's threads.
 struct ConnectionAcceptor {
     choose: ChooseConfig,
     handler: Arc<dyn AcceptHandler>,
@@ -165,7 +165,7 @@ impl ConnectionAcceptor {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Registers a new connection, in place of the oldest pending one if there are too many. Returns
+    /// Registers a new connection, instead of the oldest pending one if there are too many. Returns
     /// false if the connection cannot be registered.
     fn admit(&self, number: u64, stream: &TcpStream) -> bool {
         let Ok(handle) = stream.try_clone() else {

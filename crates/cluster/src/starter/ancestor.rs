@@ -6,7 +6,7 @@ use rustix::process::getppid;
 const ANCESTORS_MAX: usize = 32;
 
 /// Returns the number of the closest ancestor of this process that does not have a variable in its environment: the
-/// launcher that has set it. It is the same for all ranks on one host, however many shells lie between. `None` without
+/// launcher that has set it. It is the same for all ranks on one host, however many shells are between. `None` without
 /// `/proc`.
 #[must_use]
 pub fn launcher_process(variable: &str) -> Option<u32> {

@@ -78,7 +78,7 @@ impl Reading {
     /// Takes the value; `None` if the variable is not set or does not have it.
     ///
     /// # Errors
-    /// What is wrong with the variable.
+    /// The problem of the variable.
     pub(super) fn take(&self, texts: Texts<'_>) -> Result<Option<String>, String> {
         let text = |name: &str| texts(name).filter(|text| !text.is_empty());
         match *self {

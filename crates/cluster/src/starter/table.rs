@@ -10,7 +10,7 @@ use crate::variables::{
     RONDE_WORLD_SIZE, WORLD_SIZE,
 };
 
-/// The address of rank 0 of a job whose processes another launcher starts, `host:port`. It takes the place of the address
+/// The address of rank 0 of a job whose processes another launcher starts, `host:port`. It replaces the address
 /// that the launcher's own variables have.
 pub const RONDE_RENDEZVOUS: &str = "RONDE_RENDEZVOUS";
 /// The starter whose variables count where several contradict each other, by its short name, or `none`: no other launcher
@@ -56,7 +56,7 @@ pub(super) struct Starter {
     pub(super) own_host: &'static [Reading],
     pub(super) port: &'static [Reading],
     pub(super) job: &'static [Reading],
-    /// Variables that tell this job from others on the same host, for the choice of a port.
+    /// Variables that distinguish this job from others on the same host, for the choice of a port.
     pub(super) tags: &'static [&'static str],
 }
 
@@ -129,7 +129,7 @@ pub(super) const STARTERS: &[Starter] = &[
         world_size: &[Value("OMPI_COMM_WORLD_SIZE")],
         local_rank: &[Value("OMPI_COMM_WORLD_LOCAL_RANK")],
         local_world_size: &[Value("OMPI_COMM_WORLD_LOCAL_SIZE")],
-        // mpirun places rank 0 on its own host unless its host file says otherwise.
+        // mpirun starts rank 0 on its own host unless its host file specifies another one.
         host: &[HostOfUri("OMPI_MCA_orte_hnp_uri")],
         job: &[Value("PMIX_NAMESPACE"), Value("OMPI_MCA_ess_base_jobid")],
         tags: &["PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"],

@@ -12,7 +12,7 @@ fn decide(variables: &[(&str, &str)]) -> Result<StartDecision, String> {
     decision.map_err(|error| error.to_string())
 }
 
-/// What is found: rank, number of workers, address of rank 0, job. `PORT` stands for a port that is derived.
+/// The result: rank, number of workers, address of rank 0, job. `PORT` is a derived port.
 struct Expected(u32, u32, &'static str, &'static str);
 
 fn check(name: &str, variables: &[(&str, &str)], expected: &Expected) {
@@ -78,7 +78,7 @@ const TORCHRUN: Variables = &[
     ("MASTER_PORT", "29500"),
 ];
 
-/// The environments by name, with what is found in them.
+/// The environments by name, with the results.
 const ENVIRONMENTS: &[(&str, Variables, Expected)] = &[
     (
         "Open MPI on one host",
@@ -442,7 +442,7 @@ fn a_single_process_leaves_the_workers_to_ronde() {
     }
 }
 
-/// Variables with a mistake, and what the message says.
+/// Variables with a mistake, and the message.
 const MISTAKES: &[(Variables, &str)] = &[
     (
         &[("RANK", "1")],

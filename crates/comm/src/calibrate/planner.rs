@@ -385,7 +385,7 @@ impl CalibrationPlanner {
         algorithms.find(|trials_of| trials_of.algorithm == step.algorithm)
     }
 
-    /// Returns the median time of every algorithm and length; that of the climb if there is no other, and
+    /// Returns the median time of every algorithm and length; that of the climb without another one, and
     /// between hosts only of its end.
     pub(super) fn samples(&self) -> Vec<CostSample> {
         let mut samples = Vec::new();

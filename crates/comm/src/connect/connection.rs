@@ -1,4 +1,4 @@
-//! Connections between members while they join: who the peer is, and whether it accepts this member.
+//! Connections between members while they join: the peer's identity, and whether it accepts this member.
 
 use std::io::{self, ErrorKind};
 use std::net::TcpStream;

@@ -67,7 +67,7 @@ pub(super) struct Resuming {
 
 /// The next bytes of a stream that waits for a hello.
 enum StreamStart {
-    /// Their kind is not known before there are so many bytes.
+    /// Their kind is not known before that many bytes have arrived.
     Incomplete(usize),
     /// A frame of an earlier generation, whose header was removed and whose payload is skipped.
     Skipped,

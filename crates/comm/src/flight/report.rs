@@ -54,7 +54,7 @@ struct MergedRecords<'a> {
 }
 
 impl MergedRecords<'_> {
-    /// Returns which ranks of the whole group a sub-group has, in the order of its own ranks.
+    /// Returns the ranks of a sub-group in the whole group, in its order.
     fn members(&self) -> String {
         let members = self.records.values().map(|record| &record.members);
         let Some(members) = members.max_by_key(|members| members.len()) else {

@@ -148,7 +148,7 @@ impl SharedExecutor {
         Ok(())
     }
 
-    /// Reduces short operands of which a rank has several, or in another order than that of ranks.
+    /// Reduces short operands with several on a rank, or in another order than that of ranks.
     fn reduce_inline(
         &mut self,
         current: &CurrentOperation<'_>,
@@ -220,8 +220,8 @@ impl SharedExecutor {
         let own = tree.brought(me);
         let piece_len = piece_len(len, tree.operands_max * element, size);
         let pieces = len.div_ceil(piece_len) as u32;
-        // A slice has the same offset in every piece, also in the shorter last one: what a rank
-        // copies in never overwrites a result that others have not copied out yet.
+        // A slice has the same offset in every piece, also in the shorter last one: the bytes that a rank
+        // copies in never overwrite a result that others have not copied out yet.
         let slice_of = |rank: usize, count: usize| {
             let whole = slice(piece_len.min(len), rank, size);
             whole.start.min(count)..whole.end.min(count)

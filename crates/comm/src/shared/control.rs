@@ -1,4 +1,4 @@
-//! [`ControlMemory`]: the words by which a member publishes its progress, and the memory for operands
+//! [`ControlMemory`]: the words with a member's progress, and the memory for operands
 //! that are short or must be copied.
 //!
 //! Layout of the file that every member makes: a header with a secret (so that no other file is

@@ -1,7 +1,7 @@
-//! [`Flag`]: a word by which a member publishes its progress, and waiting for it.
+//! [`Flag`]: a word with a member's progress, and waiting for it.
 //!
 //! This file uses no processes, mappings or clocks: the loom tests compile it unchanged, with loom's
-//! atomics in place of [`super::atomics`], and try all interleavings.
+//! atomics instead of [`super::atomics`], and try all interleavings.
 //!
 //! *No read before the write*: a value is stored with release and loaded with acquire, so a thread that
 //! sees it also sees the bytes that were written before. *No lost wake-up*: a waiting thread increments

@@ -163,7 +163,7 @@ pub(crate) struct JoinParameters<'a> {
     pub(crate) lending: Option<&'a LendingMark>,
 }
 
-/// What the members of a group know about each other's memory.
+/// The memory of the members of a group, as each knows it.
 pub(crate) struct MemoryJoin {
     /// Shared memory, if all members have it.
     pub(crate) queue: Option<Arc<SharedQueue>>,

@@ -91,7 +91,7 @@ impl Mapping {
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: the pages lie inside the mapping, and keep their contents.
+        // SAFETY: the pages are inside the mapping, and keep their contents.
         let filled = unsafe {
             let at = self.at.as_ptr().add(start);
             rustix::mm::madvise(at.cast(), len, Advice::LinuxPopulateWrite)
@@ -117,7 +117,7 @@ impl Mapping {
         if start >= end {
             return false;
         }
-        // SAFETY: the pages lie inside the mapping and stay mapped. Bytes that others read or write become zeros, which their
+        // SAFETY: the pages are inside the mapping and stay mapped. Bytes that others read or write become zeros, which their
         // accesses by value permit.
         unsafe {
             let at = self.at.as_ptr().add(start);
@@ -238,7 +238,7 @@ impl<'a> Span<'a> {
         let (a, b) = (self.at as usize, other.at as usize);
         assert!(a + self.len <= b || b + other.len <= a, "overlapping spans");
         // SAFETY: both spans are inside memory that their lifetimes keep alive, they are disjoint, and by
-        // the protocol no other rank writes to either, or reads what is written, before this rank
+        // the protocol no other rank writes to either, or reads the written bytes, before this rank
         // publishes its next word.
         unsafe {
             f(

@@ -29,7 +29,7 @@ pub(super) enum WaitError {
     Gone,
     /// The deadline has passed.
     Late { waited: Duration },
-    /// The problem that the caller asked [`DeadlineWaiter::wait`] to look for.
+    /// The problem that the caller requested from [`DeadlineWaiter::wait`].
     Looked,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct DeadlineWaiter<'a> {
 }
 
 /// How long spinning is worthwhile: long while spins succeed, short while they fail because a peer
-/// has no core of its own.
+/// has no separate core.
 #[derive(Debug)]
 pub(super) struct SpinBudget {
     spins: AtomicU32,

@@ -52,7 +52,7 @@ impl StreamExecutor {
     }
 
     /// Returns the progress of a collective here and the ranks that it waits for, most urgent first; ranks
-    /// that do not accept what this rank sends are last.
+    /// that do not accept the bytes of this rank are last.
     fn awaited(&self, running: &RunningCollective) -> (CollectiveProgress, Vec<usize>) {
         let of = |peer: usize| {
             let state = &self.peers[peer];

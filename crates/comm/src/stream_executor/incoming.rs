@@ -19,7 +19,7 @@ use crate::transport::Interest;
 
 /// Minimum number of missing bytes that are read directly into their destination.
 const STRAIGHT_BYTES: usize = 16 << 10;
-/// Size by which the buffer for early bytes grows, in bytes.
+/// Growth of the buffer for early bytes, in bytes.
 const BUFFER_STEP: usize = 1 << 20;
 /// Maximum number of consecutive reads from one peer.
 const TURNS: usize = 16;
@@ -310,7 +310,7 @@ impl StreamExecutor {
         }
     }
 
-    /// Retries a frame for which there was no buffer space.
+    /// Retries a frame that had no buffer space.
     pub(super) fn retry_parked(&mut self, peer: usize) {
         if self.peers[peer].is_parked()
             && let Some(arriving) = self.peers[peer].arriving.take()

@@ -82,7 +82,7 @@ struct MailboxState {
     successor: Option<Successor>,
     /// The progress thread has ended.
     is_closed: bool,
-    /// The error with which the group has failed; the only place where it is stored.
+    /// The error with which the group has failed; stored only here.
     failed: Option<CollectiveError>,
     /// Peers whose hosts acknowledged nothing at the time of the failure.
     unanswered: Vec<usize>,

@@ -38,7 +38,7 @@ pub(super) struct Poller {
     epoll: Option<Epoll>,
 }
 
-/// The sockets that the system has been asked to report.
+/// The sockets that the system is to report.
 #[derive(Debug)]
 struct Epoll {
     descriptor: OwnedFd,

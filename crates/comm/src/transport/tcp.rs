@@ -16,7 +16,7 @@ use super::{Interest, PeerStream, Transport, Waker};
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(120);
 /// Socket buffer sizes in bytes between two processes of one host, for the sender and the receiver.
 ///
-/// There is no latency to hide: larger buffers only exceed the cache. This is twice as fast as
+/// Without latency to hide, larger buffers only exceed the cache. This is twice as fast as
 /// the system's default from 4 MiB upwards.
 const LOOPBACK_BYTES: (usize, usize) = (128 << 10, 1 << 20);
 /// How long an idle connection is not probed.

@@ -1,7 +1,7 @@
 //! The flags of shared memory under loom: all interleavings of two and three ranks, on the source files of
 //! the library.
 //!
-//! `flags.rs` and `pieces.rs` are compiled here a second time, with loom's atomics in place of those
+//! `flags.rs` and `pieces.rs` are compiled here a second time, with loom's atomics instead of those
 //! of the processor. Memory that the flags guard is in loom's cells, which detect every access that is
 //! not ordered; sleeping has no limit here, so a lost wake-up is a deadlock. That these are
 //! detected is tested too: each [`Bug`] is injected, and must be found.

@@ -14,7 +14,7 @@ use ronde_core::{
 const LIMIT: Duration = Duration::from_secs(60);
 /// Of operations, below the watchdog's, so that an endless wait is reported as a timeout.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Of operations that nobody ends.
+/// Of operations that never end.
 const SHORT: Duration = Duration::from_millis(400);
 
 /// Runs `f` on all ranks of both kinds of group and checks each rank's error.

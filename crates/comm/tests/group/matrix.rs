@@ -147,7 +147,7 @@ fn preferring(size: usize, algorithm: Algorithm, transport: TransportChoice) -> 
     members
 }
 
-/// Returns whether an algorithm makes a difference to a cell, or stands for all if it does not.
+/// Returns whether an algorithm makes a difference to a cell, or represents all if it does not.
 fn concerns(algorithm: Algorithm, cell: &Cell, size: usize) -> bool {
     let operation = cell.operation(0, 0, size);
     let has_several = matches!(

@@ -46,7 +46,7 @@ fn members_that_both_send_much_before_they_receive_do_not_deadlock() {
     });
 }
 
-/// Lengths of messages in bytes: short ones, and long ones that members of one host may read where they lie.
+/// Lengths of messages in bytes: short ones, and long ones that members of one host may read in the sender's memory.
 const MIXED: [usize; 9] = [
     3,
     128 << 10,

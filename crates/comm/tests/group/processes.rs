@@ -1,4 +1,4 @@
-//! Members as separate processes, one of which is killed or stopped in the middle.
+//! Members as separate processes, with one killed or stopped in the middle.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -26,7 +26,7 @@ const LENS: [usize; 5] = [2, 1000, 16 << 10, 100_003, 1 << 18];
 const BIG_LEN: usize = 96 << 20;
 /// Length of the messages in the mode `message_killed`, in elements.
 const MESSAGE_LEN: usize = 4 << 20;
-/// A user who may not read the memory of the user of the tests.
+/// A user that may not read the memory of the user of the tests.
 const OTHER_USER: u32 = 65_534;
 /// How long a stopped member is waited for.
 const SHORT: Duration = Duration::from_millis(700);

@@ -1,4 +1,4 @@
-//! Members as processes: how the tests start them, and what they run.
+//! Members as processes: how the tests start them, and their programs.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ const SHORT: Duration = Duration::from_millis(1500);
 /// Prefix of a member's lines to the parent, among the output of the test program.
 const MARK: &str = "@ ";
 
-/// The settings of the members, and what they run.
+/// The settings of the members, and their programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) is_tls: bool,

@@ -17,7 +17,7 @@ const NAME_BYTES: usize = 96;
 /// The name of the event.
 const NAME: &[u8] = b"\"run_started\"";
 
-/// Searches an event file, and then what is appended to it.
+/// Searches an event file, and then its new lines.
 #[derive(Debug, Default)]
 pub(super) struct NewestStart {
     inode: u64,
@@ -26,10 +26,10 @@ pub(super) struct NewestStart {
 }
 
 impl NewestStart {
-    /// Reads what was appended since the last call, or a new file. Returns the newest [`Event::RunStarted`] so far.
+    /// Reads the lines since the last call, or a new file. Returns the newest [`Event::RunStarted`] so far.
     ///
     /// # Errors
-    /// The operating system's error: there is no file, or it cannot be read.
+    /// The operating system's error: the file is missing or cannot be read.
     pub(super) fn read(&mut self, path: &Path) -> std::io::Result<Option<&Event>> {
         let mut file = File::open(path)?;
         let data = file.metadata()?;

@@ -43,7 +43,7 @@ pub struct RunSummary {
     pub best_by: Option<String>,
     /// Recent samples per second.
     pub rate: Option<f64>,
-    /// What a sample is called, plural.
+    /// The name of samples.
     pub unit: &'static str,
     /// Seconds until the last step, while the run is under way.
     pub left_s: Option<f64>,

@@ -46,6 +46,6 @@ async fn answer_requests(stream: TcpStream, router: Router) {
     server.timer(TokioTimer::new());
     server.header_read_timeout(HEAD_TIME_MAX);
     let service = TowerToHyperService::new(router);
-    // Errors are those of clients: they have closed the connection, or sent what is not HTTP.
+    // Errors are those of clients: they have closed the connection, or sent other bytes than HTTP.
     let _ = server.serve_connection(TokioIo::new(stream), service).await;
 }

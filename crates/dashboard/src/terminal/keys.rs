@@ -16,7 +16,7 @@ const READ_BYTES: usize = 256;
 /// Bytes of an unfinished key above which they are dropped: the longest key has eight.
 const PENDING_BYTES_MAX: usize = 32;
 
-/// What a look at the terminal has found.
+/// The result of a look at the terminal.
 #[derive(Debug, PartialEq)]
 pub(super) enum TerminalInput {
     /// Keys; none at the end of the wait.

@@ -19,7 +19,7 @@ const NOISE: u64 = 6;
 
 /// The maximum number of shapes in an image; the minimum is one.
 const SHAPES_MAX: f32 = 3.0;
-/// The greatest value of the noise. A shape adds less than this, so that no pixel alone tells where a shape is.
+/// The greatest value of the noise. A shape adds less than this, so that no pixel alone shows where a shape is.
 const NOISE_MAX: f32 = 0.6;
 /// The value that a shape adds to its pixels.
 const BRIGHTNESS: f32 = 0.4;

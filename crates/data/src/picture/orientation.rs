@@ -137,7 +137,7 @@ impl<'a> Tiff<'a> {
     }
 }
 
-/// Returns the number of the tag in EXIF data. The last of several entries counts; what follows a truncation does not.
+/// Returns the number of the tag in EXIF data. The last of several entries counts; bytes after a truncation do not.
 fn exif_number(mut exif: &[u8]) -> Option<i64> {
     for _ in 0..2 {
         exif = exif.strip_prefix(IDENTIFIER).unwrap_or(exif);

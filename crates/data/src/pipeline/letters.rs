@@ -36,7 +36,7 @@ pub(super) struct LetterMasks {
     seed: u64,
 }
 
-/// Windows of letters of which some are hidden.
+/// Windows of letters some of them hidden.
 struct MaskedWindows {
     windows: LetterWindows,
     masks: LetterMasks,
@@ -161,7 +161,7 @@ impl SampleSource for MaskedWindows {
         let epoch = if self.is_fixed { 0 } else { epoch.0 };
         let stream = SeedTree::new(self.masks.seed);
         let stream = stream.stream(Purpose::Augmentation, &[epoch, start as u64]);
-        // Three random numbers for each letter: whether it is predicted, what is shown, and which other letter.
+        // Three random numbers for each letter: whether it is predicted, the shown letter, and the other one.
         let mut numbers = vec![0.0; 3 * letters.len()];
         stream.fill_uniform(&mut numbers);
         let places = out.iter_mut().zip(targets).zip(letters);

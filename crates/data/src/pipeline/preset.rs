@@ -17,7 +17,7 @@ const DIGIT_CLASSES: u32 = 10;
 const DIGIT_LEVELS: f32 = 16.0;
 
 impl<'a> Pipeline<'a> {
-    /// Returns the steps that a section stands for. Reads no file.
+    /// Returns the steps of a section. Reads no file.
     ///
     /// # Errors
     /// Invalid parameters.

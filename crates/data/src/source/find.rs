@@ -376,7 +376,7 @@ struct FolderSelection<'a> {
     names: FolderNames,
 }
 
-/// What a file of a folder is.
+/// The kind of a file in a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum EntryChoice {
     Data,

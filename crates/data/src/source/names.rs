@@ -91,7 +91,7 @@ impl LeftOut {
         ))
     }
 
-    /// Returns the error for an address of which everything is left out.
+    /// Returns the error for an address without any data.
     pub(crate) fn error(&self, pattern: &str) -> DataError {
         DataError::LeftOut {
             pattern: pattern.to_owned(),

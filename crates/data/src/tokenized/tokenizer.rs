@@ -76,7 +76,7 @@ impl Tokenizer {
         text.map(String::into_bytes)
     }
 
-    /// Returns the number of a token; `None` if there is no such token.
+    /// Returns the number of a token; `None` for an unknown token.
     pub(crate) fn token(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }

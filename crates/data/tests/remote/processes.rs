@@ -1,4 +1,4 @@
-//! One cache shared by several processes, some of which are killed.
+//! One cache shared by several processes, with some killed.
 //!
 //! A child is this program again, running only the test [`child`]; the variable `RONDE_TEST_CHILD` selects its task.
 

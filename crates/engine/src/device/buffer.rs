@@ -15,7 +15,7 @@ pub trait ForeignMemory: Any + Send + Sync {
     fn read(&self, to: &mut [f32]);
 
     /// Returns the memory as the type that its device knows. A device writes through it, too: a [`DeviceSliceMut`] is the proof that
-    /// nobody else uses the range.
+    /// no other code uses the range.
     fn as_any(&self) -> &dyn Any;
 }
 

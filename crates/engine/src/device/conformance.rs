@@ -1,4 +1,4 @@
-//! The check that a device computes what the host computes.
+//! The check that a device computes the results of the host.
 
 mod empty;
 mod kernels;
@@ -78,7 +78,7 @@ impl Device for NotingDevice<'_> {
     }
 }
 
-/// What an output has before a kernel writes it: a value that no kernel computes.
+/// The value of an output before a kernel writes it: a value that no kernel computes.
 fn unwritten(length: usize) -> Vec<f32> {
     vec![-123.25; length]
 }

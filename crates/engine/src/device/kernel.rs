@@ -9,7 +9,7 @@
 //! affect each other, except through statistics of a batch. [`check_device`](crate::check_device) checks all of this.
 //!
 //! Each kernel is a struct of its operands and settings. A table per family ([`MatrixKernels`] and so on) names the operands with
-//! their access; from it come the struct, [`Kernel::map`], which changes the form of all operands (to those of another device, of
+//! their access; it defines the struct, [`Kernel::map`], which changes the form of all operands (to those of another device, of
 //! a queue or of the host), and [`Kernel::each_operand`].
 
 mod element;

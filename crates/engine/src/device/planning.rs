@@ -29,7 +29,7 @@ impl PlanningDevice {
         Self::default()
     }
 
-    /// Plans further blocks in slabs of their own: the host does not need memory like the earlier ones.
+    /// Plans further blocks in separate slabs: the host does not need memory like the earlier ones.
     pub(crate) fn start_slabs(&self) {
         locked(&self.planned).placements.push(Placements::default());
     }

@@ -90,7 +90,7 @@ impl GraphOutline {
     }
 
     /// Returns whether each value is computed again in the backward pass instead of being kept: the output of a cheap operation that
-    /// another operation of the layer keeps. What the operation itself reads is kept.
+    /// another operation of the layer keeps. The values that the operation itself reads are kept.
     pub(super) fn values_computed_again(&self) -> Vec<bool> {
         let (is_kept, has_numbers) = (self.kept_values(), self.number_values());
         let mut again = vec![false; self.shapes.len()];

@@ -79,7 +79,7 @@ pub enum Computation {
     /// 256, its quotient by 256, then zeros.
     SourceLengths(SourcePadding),
     /// The attention of several heads: queries `[positions, width]`, keys and values side by side `[positions, 2 *
-    /// width]`, and optionally the lengths of [`Computation::SourceLengths`]: only so many first keys are attended to,
+    /// width]`, and optionally the lengths of [`Computation::SourceLengths`]: only these first keys are attended to,
     /// at least one.
     Attention(Attention),
     /// The product with the transposed token vectors of the model's [`Computation::Embedding`].
@@ -122,7 +122,7 @@ impl GraphOutline {
     /// Returns the shape of a value of one sample: 0 for the input of the layer, `i + 1` for the output of operation `i`.
     ///
     /// # Panics
-    /// If there is no such value.
+    /// Without such a value.
     #[must_use]
     pub fn value_shape(&self, value: usize) -> &[usize] {
         &self.shapes[value]

@@ -27,7 +27,7 @@ pub(crate) trait GraphNode: Send {
     /// Returns the computation as data.
     fn computation(&self) -> Computation;
 
-    /// Returns what is kept for one sample.
+    /// Returns the kept memory of one sample.
     fn kept(&self) -> KeptValues;
 
     /// Returns what is kept for one sample if [`GraphNode::output_again`] computes the output again; `None` if it cannot.
@@ -94,7 +94,7 @@ pub(crate) trait GraphNode: Send {
         Ok(None)
     }
 
-    /// Returns the gradients of the wanted inputs of each shard. The values kept of the shards
+    /// Returns the gradients of the requested inputs of each shard. The values kept of the shards
     /// remain until [`GraphNode::end`].
     fn backward_input(
         &mut self,

@@ -80,7 +80,7 @@ pub(crate) trait GraphOperation: Send + 'static {
     }
 
     /// Returns whether it takes packed values, computes in [`Blocks`](crate::blocks::Blocks) and packs its results: see
-    /// [`Tensors::result`]. Otherwise its inputs and what it keeps are unpacked before, and its results packed afterwards.
+    /// [`Tensors::result`]. Otherwise its inputs and kept values are unpacked before, and its results packed afterwards.
     fn takes_packed(&self) -> bool {
         false
     }
@@ -128,8 +128,8 @@ pub(crate) trait GraphOperation: Send + 'static {
         Ok(Some(output))
     }
 
-    /// Computes the gradients of the wanted inputs from that of the output; `None` for an input
-    /// that is not wanted or has no gradient. May store what [`GraphOperation::backward_weights`] needs,
+    /// Computes the gradients of the requested inputs from that of the output; `None` for an input
+    /// that is not requested or has no gradient. May store what [`GraphOperation::backward_weights`] needs,
     /// which runs afterwards.
     fn backward_input(
         &self,

@@ -6,7 +6,7 @@ use ronde_core::{PartTransfer, PartTransfers};
 use super::builder::NodeEntry;
 use super::{Computation, GraphOutline, TokenDivision};
 
-/// What is needed of a layer's ends in a training pass.
+/// The needs of a layer's ends in a training pass.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PassEnds {
     /// Whether the gradient of the input is needed, as of all layers but the first.

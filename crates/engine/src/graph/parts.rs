@@ -109,7 +109,7 @@ impl PartPlace {
         self.own.clone()
     }
 
-    /// Returns whether the process computes a part; what belongs to no part is computed by all.
+    /// Returns whether the process computes a part; undivided values are computed by all.
     #[must_use]
     pub fn has(&self, part: Option<u32>) -> bool {
         part.is_none_or(|part| self.own.contains(&part))

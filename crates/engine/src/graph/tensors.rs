@@ -200,7 +200,7 @@ impl<'a> Tensors<'a> {
         self.has_output_again
     }
 
-    /// Sets the format in which the operation packs what it computes.
+    /// Sets the format in which the operation packs its results.
     pub(crate) fn packing(self, packs: Option<ShortFormat>) -> Self {
         Self { packs, ..self }
     }
@@ -225,7 +225,7 @@ impl<'a> Tensors<'a> {
         Activation::unwritten(self.device, shape)
     }
 
-    /// Lets a kernel write a gradient of a tensor, or adds what it writes.
+    /// Lets a kernel write a gradient of a tensor, or adds its output.
     pub(crate) fn write_or_add(
         &self,
         adds: bool,
@@ -303,7 +303,7 @@ pub(crate) enum TensorGradients<'a> {
 }
 
 impl<'a> TensorGradients<'a> {
-    /// `ranges` are the places of the tensors in `values`.
+    /// `ranges` are the ranges of the tensors in `values`.
     pub(crate) fn new(
         device: &dyn Device,
         values: &'a mut [f32],

@@ -1,4 +1,4 @@
-//! [`KeptText`]: what a model keeps of a text to continue it without computing its earlier tokens again.
+//! [`KeptText`]: a model's state of a text to continue it without computing its earlier tokens again.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub(crate) struct KeptRows {
 }
 
 impl KeptRows {
-    /// Returns memory for [`KeptRows::capacity`] rows, of which the first ones are written.
+    /// Returns memory for [`KeptRows::capacity`] rows, with the first ones written.
     pub(crate) fn values(&self) -> DeviceSlice<'_> {
         self.buffer.slice()
     }

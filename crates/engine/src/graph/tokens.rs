@@ -57,7 +57,7 @@ pub(crate) struct TokenPiece {
 /// The division of a value along the first dimension of a sample, its tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TokenDivision {
-    /// The lengths of the blocks of tokens, of which each part has a segment.
+    /// The lengths of the blocks of tokens, with a segment for each part.
     blocks: Vec<usize>,
     /// The number of tokens after these that every process has.
     shared: usize,

@@ -71,16 +71,16 @@ impl Loss for CrossEntropy {
     }
 }
 
-/// The outputs of a sample and the place of their gradient.
+/// The outputs of a sample and the memory of their gradient.
 enum Rows<'a> {
-    /// The gradient has memory of its own.
+    /// The gradient has separate memory.
     Apart(&'a [f32], &'a mut [f32]),
     /// The gradient replaces the outputs, which are copied row by row.
     Replaced(&'a mut [f32], &'a mut [f32]),
 }
 
 impl Rows<'_> {
-    /// Returns a row of outputs and the place of its gradient.
+    /// Returns a row of outputs and the memory of its gradient.
     fn row(&mut self, row: Range<usize>) -> (&[f32], &mut [f32]) {
         match self {
             Self::Apart(outputs, gradient) => (&outputs[row.clone()], &mut gradient[row]),

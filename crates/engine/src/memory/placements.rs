@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-/// The length of a slab; longer blocks have a slab of their own. Memory of a slab that was never used costs nothing.
+/// The length of a slab; longer blocks have a separate slab. Memory of a slab that was never used costs nothing.
 const SLAB: usize = 1 << 26;
 /// Blocks begin at multiples of this number of floats: a cache line.
 const LINE: usize = 16;

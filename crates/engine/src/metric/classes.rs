@@ -115,7 +115,7 @@ mod tests {
         assert!(value(&f1, &[], &[], 0).is_nan());
         let ignored = value(&f1, &outputs, &[0, IGNORED, IGNORED, IGNORED, IGNORED], 5);
         assert_eq!(ignored, 1.0);
-        // An output of NaNs is no prediction.
+        // An output of NaNs is not a prediction.
         assert_eq!(value(&f1, &[f32::NAN; 4], &[1], 1), 0.0);
     }
 

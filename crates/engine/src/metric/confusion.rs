@@ -20,7 +20,7 @@ impl ConfusionCounts {
     /// The largest number of classes that are counted.
     pub const CLASSES_MAX: usize = 256;
 
-    /// Creates the counts of targets of `classes` logits each; `None` for more than [`ConfusionCounts::CLASSES_MAX`].
+    /// Creates the counts for targets of `classes` logits each; `None` for more than [`ConfusionCounts::CLASSES_MAX`].
     #[must_use]
     pub fn new(classes: usize) -> Option<Self> {
         (classes <= Self::CLASSES_MAX).then_some(Self { classes })
@@ -32,7 +32,7 @@ impl ConfusionCounts {
         self.classes * self.classes
     }
 
-    /// Adds the counts of some samples to the sums, which are zero at first.
+    /// Adds some samples to the sums, which are zero at first.
     ///
     /// # Errors
     /// When the outputs or targets are not those of the classes.

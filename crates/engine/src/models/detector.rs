@@ -11,7 +11,7 @@ use crate::operations::AfterNorm;
 /// A larger number would overflow sizes long before it would fit into memory.
 const CHANNELS_MAX: usize = 1 << 12;
 
-/// Describes the layers: `level1` and so on, each of which halves the image, and `head`.
+/// Describes the layers: `level1` and so on, which halve the image, and `head`.
 pub(super) fn layers(
     input_shape: &[usize],
     classes: usize,

@@ -5,7 +5,7 @@ use super::{Layers, refuse};
 use crate::graph::Attended;
 use crate::operations::TiedTable;
 
-/// What a model of texts predicts.
+/// The predictions of a model of texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TextModel {
     /// The next token, from the earlier ones. In a tied model the first and the last layer share the

@@ -10,9 +10,9 @@ use crate::error::EngineError;
 pub struct ModelSize {
     /// The number of trainable elements.
     pub parameters: u64,
-    /// The number of those in tensors of at least two dimensions, of which layers hold copies in short formats.
+    /// The number of those in tensors of at least two dimensions, which layers copy in short formats.
     pub matrix_elements: u64,
-    /// The number of elements of the largest layer, of which a bucket of gradients has at least one.
+    /// The number of elements of the largest layer, which fits into a bucket of gradients.
     pub largest_layer: u64,
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct SavedAttention {
     has_lengths: bool,
 }
 
-/// Returns the shape of what is kept of each query of each head.
+/// Returns the shape of the kept values of each query of each head.
 fn statistics_of(shape: &Attention) -> [usize; 4] {
     [shape.batch, shape.heads, shape.queries, 2]
 }

@@ -153,7 +153,7 @@ pub(super) fn move_statistics(
 /// The values kept of one shard.
 pub(crate) struct SavedBatchNorm {
     x: Activation,
-    /// The output, which tells where the rectifier is open; `None` without a rectifier.
+    /// The output, which shows where the rectifier is open; `None` without a rectifier.
     y: Option<Activation>,
     statistics: Activation,
     /// The gradients of gamma and beta.
@@ -178,7 +178,7 @@ impl GraphOperation for NormaliseBatch {
         }
     }
 
-    /// The statistics are known, so the output costs one pass. What was added is not kept.
+    /// The statistics are known, so the output costs one pass. The added operand is not kept.
     fn kept_for_output(&self) -> Option<KeptValues> {
         (!self.0.adds).then(KeptValues::input)
     }

@@ -29,7 +29,7 @@ pub(crate) struct NormaliseBatchWide {
 struct SavedBatchWideNorm {
     statistics: Activation,
     x: Activation,
-    /// The output, which tells where the rectifier is open; `None` without a rectifier.
+    /// The output, which shows where the rectifier is open; `None` without a rectifier.
     y: Option<Activation>,
     /// This shard's part of the sums in backward.
     gradient_sums: Vec<f64>,
@@ -85,7 +85,7 @@ impl GraphNode for NormaliseBatchWide {
         }
     }
 
-    /// What was added is not kept.
+    /// The added operand is not kept.
     fn kept_for_output(&self) -> Option<KeptValues> {
         (!self.norm.adds).then(KeptValues::input)
     }

@@ -216,7 +216,7 @@ mod tests {
 
     const POINTS: [f32; 8] = [0.0, 0.0, 2.0, 0.0, 10.0, 10.0, 12.0, 14.0];
 
-    /// Three centres, of which the last one is far from all points.
+    /// Three centres, with the last one far from all points.
     const CENTRES: [f32; 6] = [1.0, 1.0, 9.0, 9.0, 100.0, 100.0];
 
     fn layer() -> Box<dyn Layer> {

@@ -134,7 +134,7 @@ pub(crate) struct Activate {
     pub(crate) elements: usize,
 }
 
-/// What the backward pass of an activation function needs.
+/// The needs of the backward pass of an activation function.
 pub(crate) enum SavedSlope {
     /// Nothing, in evaluation.
     Nothing,

@@ -181,7 +181,7 @@ impl GraphOperation for Embedding {
 pub struct SourcePadding {
     /// The number of the token.
     pub token: u32,
-    /// The number of positions of the source text, which comes first.
+    /// The number of positions of the source text, which is first.
     pub source: usize,
 }
 

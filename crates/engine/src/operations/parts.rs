@@ -1,4 +1,4 @@
-//! [`CombineParts`]: values that parts of a layer make together; and what belongs to no part.
+//! [`CombineParts`]: values that parts of a layer make together; and undivided values.
 
 use ronde_core::Shard;
 

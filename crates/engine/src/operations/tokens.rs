@@ -284,7 +284,7 @@ pub(crate) struct ConcatenateTokens {
 }
 
 impl ConcatenateTokens {
-    /// Returns the number of tokens of each input on this process, and the runs of each of them with their places in the
+    /// Returns the number of tokens of each input on this process, and the runs of each of them with their ranges in the
     /// output.
     fn runs(&self) -> Vec<(usize, Vec<CopiedTokens>)> {
         let pieces = self.division.pieces(&self.place.own());

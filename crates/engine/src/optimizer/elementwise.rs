@@ -11,7 +11,7 @@ pub(super) struct SgdRule {
 }
 
 impl SgdRule {
-    /// Updates a slice once; without a state there is no momentum.
+    /// Updates a slice once; without a state it has no momentum.
     pub(super) fn update(
         &self,
         parameters: &mut [f32],

@@ -8,7 +8,7 @@ use ronde_core::norm::{NumberTree, blocks};
 pub struct TrustSquares {
     /// The sum over the weights before the update.
     pub weights: f64,
-    /// The sum over what the norm of the weights is compared with: the gradient (LARS), or the update at a rate of 1
+    /// The sum for the norm that the weights' norm is compared with: the gradient (LARS), or the update at a rate of 1
     /// (LAMB).
     pub update: f64,
 }

@@ -144,9 +144,9 @@ pub(crate) enum KernelFault {
     DoesNothing,
     /// It does nothing without elements.
     IgnoresEmpty,
-    /// It reads zeros in place of its first operand.
+    /// It reads zeros instead of its first operand.
     ForgetsFirstOperand,
-    /// It reads zeros in place of its last operand.
+    /// It reads zeros instead of its last operand.
     ForgetsLastOperand,
     /// The last element of its first output is wrong.
     MissesLastElement,

@@ -1,4 +1,4 @@
-//! A device with memory of its own and an asynchronous queue, written against the public interface: it conforms, it trains to the
+//! A device with separate memory and an asynchronous queue, written against the public interface: it conforms, it trains to the
 //! bits of the host, and [`check_kernel`] finds its faults.
 
 mod device;
@@ -72,7 +72,7 @@ fn every_fault_of_every_kernel_is_found() {
         for fault in KernelFault::ALL {
             let device = QueueDevice::with_fault(name, fault);
             let found = check_kernel(&device, name, 1e-6);
-            // A fault that cannot happen in this kernel is no fault.
+            // A fault that cannot happen in this kernel does not count.
             if device.has_failed() && !is_allowed(name, fault) {
                 count += 1;
                 if found.is_empty() {

@@ -176,7 +176,7 @@ fn memory_grows_with_the_tokens_and_not_with_their_pairs() {
             outcome(&shape, &[], [&q, &kv, &q]);
             crate::buffer_bytes()
         };
-        // A thread of its own has no buffers yet.
+        // A new thread has no buffers yet.
         std::thread::spawn(measure).join().unwrap()
     };
     let [short, long] = [1024, 4096].map(bytes);

@@ -22,7 +22,7 @@ pub(super) struct WeightGradient<'a> {
     pub(super) samples: usize,
     pub(super) x: &'a [f32],
     pub(super) dy: &'a [f32],
-    /// The channels of the output whose weights are wanted.
+    /// The channels of the output whose weights are requested.
     pub(super) outputs: Range<usize>,
     pub(super) dw: &'a mut [f32],
 }

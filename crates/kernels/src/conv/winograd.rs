@@ -57,7 +57,7 @@ const GROUP_BYTES: usize = 4 << 20;
 /// Returns whether a convolution is computed by this algorithm.
 ///
 /// It has a 3 x 3 kernel with stride 1 and at most two zeros of padding, numbers of channels that are multiples of 16
-/// and at least 64, and a size of the output of which whole tiles need at most half as many multiplications as the
+/// and at least 64, and a size of the output whose tiles need at most half as many multiplications as the
 /// direct form. The rule depends on the shape alone, because the choice changes rounding.
 pub(super) fn applies(shape: &Convolution) -> bool {
     let fits = |channels: usize| channels >= CHANNELS_MIN && channels.is_multiple_of(CHANNELS_STEP);

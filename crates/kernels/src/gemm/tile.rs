@@ -82,7 +82,7 @@ fn fetch<V: SimdVector, const C: usize>(to: *mut f32, stride: usize) {
     }
 }
 
-/// Multiplies panels in a form of their own.
+/// Multiplies panels in a separate form.
 ///
 /// # Safety
 /// `to` is readable and writable for `V::ROWS` rows of C vectors, `stride` apart.

@@ -1,4 +1,4 @@
-//! Products of bf16: vectors whose packed operands are pairs of values, of which one instruction adds both products.
+//! Products of bf16: vectors whose packed operands are pairs of values, whose products one instruction adds.
 //!
 //! The instruction (`vdpbf16ps`) is two fused multiply-adds in f32, of the second value of a pair and then of the first,
 //! so it makes the multiplications of f32 at up to twice the rate. It treats values below 1e-38 as zero.
@@ -24,7 +24,7 @@ pub(super) fn pairs_are_faster() -> bool {
         return *FASTER.get_or_init(|| {
             let mut shortest = [u64::MAX; 2];
             for _ in 0..20 {
-                // SAFETY: the processor has AVX-512, of which the instruction is a part.
+                // SAFETY: the processor has AVX-512, which includes the instruction.
                 let times = unsafe { [x86::time_of_values(), x86::time_of_pairs()] };
                 shortest = [0, 1].map(|i| shortest[i].min(times[i]));
             }

@@ -21,7 +21,7 @@ pub enum Products {
     /// Products and sums of f32, of the instructions of the [`Level`].
     F32,
     /// AMX: f32 values are split into three values of bf16, whose products are summed in f32 in tiles of 16 by 16. As exact as
-    /// f32 for values from 1e-33 to 3.39e38; infinite and greater values result in what is not a number.
+    /// f32 for values from 1e-33 to 3.39e38; infinite and greater values result in NaN.
     SplitTiles,
     /// AVX512-BF16: products of bf16 in pairs, and sums in f32.
     Bf16Pairs,
@@ -79,7 +79,7 @@ fn has_f16_sums() -> bool {
     false
 }
 
-/// Runs a kernel with the given products, of which those of a short format need operands that are rounded to it.
+/// Runs a kernel with the given products, which in a short format need operands that are rounded to it.
 ///
 /// # Panics
 /// If this processor does not have the instructions. (In tests, some are emulated.)
@@ -127,7 +127,7 @@ pub(crate) fn dispatch_products<K: SimdKernel>(products: Products, kernel: K) ->
     super::dispatch(kernel)
 }
 
-/// How the panels of packed operands are stored, in place of the f32 values that were packed.
+/// How the panels of packed operands are stored, instead of the f32 values that were packed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PanelForm {
     /// As packed.
@@ -197,7 +197,7 @@ pub(crate) fn arrange_rows<V: SimdVector>(panels: &mut [f32], count: usize, dept
     }
 }
 
-/// Converts packed panels of columns, of which the last has as many vectors as it needs, as [`arrange_rows`].
+/// Converts packed panels of columns, the last one with as many vectors as it needs, as [`arrange_rows`].
 #[inline(always)]
 pub(crate) fn arrange_columns<V: SimdVector>(panels: &mut [f32], columns: usize, depth: usize) {
     let panel = V::COLUMNS * V::LANES;

@@ -69,7 +69,7 @@ pub(super) fn arrange<V: SimdVector, const LEFT: bool, const N: usize>(
     }
 }
 
-/// Splits a value into N parts, of which the upper halves are exact in bf16. Three parts have the sum of the value, if it is above 1e-33
+/// Splits a value into N parts, whose upper halves are exact in bf16. Three parts have the sum of the value, if it is above 1e-33
 /// and below 3.39e38; one part is the value.
 #[inline(always)]
 fn parts<const N: usize>(value: f32) -> [f32; N] {
@@ -78,7 +78,7 @@ fn parts<const N: usize>(value: f32) -> [f32; N] {
         if part + 1 == N {
             return rest;
         }
-        // The nearest value of bf16. What is not a number has a last part that is not either.
+        // The nearest value of bf16. The last part of NaN is NaN.
         let found = f32::from_bits(rest.to_bits().wrapping_add(0x8000) & 0xffff_0000);
         rest -= found;
         found
@@ -255,7 +255,7 @@ mod x86 {
             return false;
         }
         let mut result = ARCH_PRCTL;
-        // SAFETY: the call only asks for a permission, and changes no memory of the process.
+        // SAFETY: the call only requests a permission, and changes no memory of the process.
         unsafe {
             asm!(
                 "syscall",

@@ -344,7 +344,7 @@ mod tests {
         ) {
             let kept = kept(values.len(), ratio);
             let mut order: Vec<usize> = (0..values.len()).collect();
-            // The sort is stable: of equal magnitudes, the first ones come first.
+            // The sort is stable: of equal magnitudes, the first ones are first.
             order.sort_by(|one, other| values[*other].abs().total_cmp(&values[*one].abs()));
             let mut expected = vec![0.0; values.len()];
             for &index in &order[..kept] {

@@ -40,7 +40,7 @@ fn divide(units: Vec<CodedUnit>, ranks: usize) -> Vec<OwnedUnits> {
         let total: usize = layer.iter().map(CodedUnit::bytes).sum();
         let mut before = 0;
         for unit in layer {
-            // The rank in whose part of the bytes the middle of the unit lies.
+            // The rank in whose part of the bytes the middle of the unit is.
             let middle = 2 * before + unit.bytes();
             let part = (middle as u128 * ranks as u128 / (2 * total.max(1)) as u128) as usize;
             owners[(part.min(ranks - 1) + unit.layer.1) % ranks].push(unit.clone());

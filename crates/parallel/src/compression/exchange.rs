@@ -41,7 +41,7 @@ pub(crate) struct CompressedExchange {
     ranges: Vec<SentRange>,
     /// The ranges whose contributions are under way, in the order in which they were sent.
     under_way: VecDeque<usize>,
-    /// What this step has sent so far.
+    /// The bytes that this step has sent so far.
     sent: SentGradient,
 }
 
@@ -239,7 +239,7 @@ impl CompressedExchange {
         Some(finished)
     }
 
-    /// Returns what this step has sent, after the second exchange of all ranges.
+    /// Returns the sent bytes of this step, after the second exchange of all ranges.
     pub(crate) fn take_sent(&mut self) -> SentGradient {
         std::mem::take(&mut self.sent)
     }

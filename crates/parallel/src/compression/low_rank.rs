@@ -1,7 +1,7 @@
 //! [`LowRankSum`]: the sum of contributions that are sent as two factors of each matrix.
 //!
 //! With the matrices M of the senders and the factor Q of the last step, the ranks add M Q over senders, make its columns
-//! orthonormal (P), and add M' P over senders: the new Q, of which P Q' is the sum. Both sums are exact ones with senders instead
+//! orthonormal (P), and add M' P over senders: the new Q, and P Q' is the sum. Both sums are exact ones with senders instead
 //! of shards, so their bits do not depend on the ranks. A sender keeps M - P P' M.
 
 use std::ops::Range;

@@ -33,7 +33,7 @@ pub(crate) use exchange::CompressedExchange;
 pub(crate) use residuals::SentGradient;
 
 /// Encodes values of the whole flat state once, and leaves the errors in them. Returns the bytes of the short form; `None` for a codec that
-/// needs the values of several senders. Cost: what a sender computes in each step.
+/// needs the values of several senders. Cost: a sender's computation in each step.
 #[must_use]
 pub fn encode_once(codec: Codec, state: &ModelState, values: &mut [f32]) -> Option<usize> {
     if matches!(codec, Codec::PowerSgd { .. }) {

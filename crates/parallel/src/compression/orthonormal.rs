@@ -1,6 +1,6 @@
 //! Columns of length 1 that are orthogonal to each other.
 
-/// A column of which subtracting the earlier ones leaves less than this share depends on them.
+/// A column from which subtracting the earlier ones leaves less than this share depends on them.
 const DEPENDENT: f64 = 1e-6;
 
 fn dot_f64(one: &[f64], other: &[f64]) -> f64 {

@@ -120,7 +120,7 @@ impl GossipPeer {
     /// the thread.
     ///
     /// # Errors
-    /// A rank was lost, or the other one sent what no rank sends.
+    /// A rank was lost, or the other one sent invalid bytes.
     pub fn serve(&self, other: GroupRank) -> Result<(), ParallelError> {
         let guard = AbortOnPanic(&*self.group);
         let served = self.serve_requests(other);

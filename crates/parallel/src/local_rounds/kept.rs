@@ -1,4 +1,4 @@
-//! [`KeptReplicas`]: what each replica keeps between rounds.
+//! [`KeptReplicas`]: the kept state of each replica between rounds.
 
 use ronde_core::GroupRank;
 use ronde_core::shards::ShardPlan;

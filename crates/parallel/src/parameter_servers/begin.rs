@@ -177,7 +177,7 @@ impl ParameterServers {
         has_tables && self.inner.config().sums_sparsely(&self.group.hosts())
     }
 
-    /// Returns what this rank does in a round; its slots belong to the server until [`ParameterServers::take_back`].
+    /// Returns this rank's task in a round; its slots belong to the server until [`ParameterServers::take_back`].
     fn role(
         &mut self,
         start: &RoundStart,

@@ -37,7 +37,7 @@ pub struct RoundClient {
     pub(super) attempt: u64,
     /// The server and the elements of each slot.
     pub(super) slots: Vec<(GroupRank, Range<usize>)>,
-    /// What this rank serves itself.
+    /// The slots of this rank.
     pub(super) own: Option<Arc<RoundServer>>,
     /// Whether gradients are sent without their zeros where that takes less than half of the bytes.
     pub(super) sends_sparsely: bool,
@@ -225,7 +225,7 @@ impl RoundClient {
     }
 }
 
-/// Returns the first answer unless it says that the gradient counts.
+/// Returns the first answer unless the gradient counts.
 fn first_problem(first: ServerAnswer, second: ServerAnswer) -> ServerAnswer {
     match first {
         ServerAnswer::Counted => second,

@@ -9,7 +9,7 @@ use ronde_protocol::served::{PushHeader, PushProblem, PushVerdict, ServedRound};
 
 use super::slice::UpdateScale;
 
-/// The tags of requests, of what follows them, of answers, and of the values of a slot.
+/// The tags of requests, of their contents, of answers, and of the values of a slot.
 pub(super) const REQUEST: Tag = Tag(0x7073_0000);
 pub(super) const GRADIENT: Tag = Tag(0x7073_0001);
 pub(super) const SAMPLES: Tag = Tag(0x7073_0002);
@@ -108,7 +108,7 @@ impl ServerRequest {
         words
     }
 
-    /// Reads a request; `None` if there is no such one.
+    /// Reads a request; `None` if it is unknown.
     pub(super) fn decode(words: &[u64; REQUEST_WORDS]) -> Option<Self> {
         let small = |word: u64| u32::try_from(word).ok();
         Some(match words[0] {
@@ -254,7 +254,7 @@ pub(super) fn send_gradient(
     group.send(to, tag, message)
 }
 
-/// Receives a gradient of `len` values, of which `sparse` is the size if it is sent without its zeros.
+/// Receives a gradient of `len` values, `sparse` of them if it is sent without its zeros.
 pub(super) fn receive_gradient(
     group: &dyn Group,
     from: GroupRank,

@@ -55,7 +55,7 @@ pub struct RoundServer {
     workers: Vec<GroupRank>,
 }
 
-/// What a [`RoundServer`] has at the start of a round.
+/// The state of a [`RoundServer`] at the start of a round.
 pub(super) struct RoundServerParts {
     pub(super) group: Arc<dyn Group>,
     pub(super) round: ServedRound,
@@ -133,7 +133,7 @@ impl RoundServer {
         }
     }
 
-    /// Returns the slots of which this rank has the copy; each needs a thread that calls [`RoundServer::serve_copy`].
+    /// Returns the slots whose copy this rank has; each needs a thread that calls [`RoundServer::serve_copy`].
     #[must_use]
     pub fn copied_slots(&self) -> Vec<u32> {
         self.copies.keys().copied().collect()
@@ -142,12 +142,12 @@ impl RoundServer {
     /// Answers the requests of a worker until it leaves. If it fails, the group ends on all ranks.
     ///
     /// # Errors
-    /// A rank was lost, or the worker sent what no worker sends.
+    /// A rank was lost, or the worker sent invalid bytes.
     pub fn serve(&self, worker: GroupRank) -> Result<(), ParallelError> {
         self.ending_the_group(|| self.serve_worker(worker))
     }
 
-    /// Runs what a thread serves. An error or a panic ends the group on all ranks, so that none waits for the thread.
+    /// Runs a serving thread. An error or a panic ends the group on all ranks, so that none waits for the thread.
     fn ending_the_group(
         &self,
         serve: impl FnOnce() -> Result<(), ParallelError>,

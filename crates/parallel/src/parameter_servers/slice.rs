@@ -17,7 +17,7 @@ use crate::synchronous::replica::common;
 pub(super) struct UpdateScale {
     /// The numbers of samples and counted targets of the gradient, which is a sum over them.
     pub(super) counts: BatchCounts,
-    /// The factor by which clipping scales the mean gradient.
+    /// The clipping factor of the mean gradient.
     pub(super) clip_factor: f32,
     pub(super) learning_rate: f64,
 }

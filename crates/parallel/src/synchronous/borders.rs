@@ -114,7 +114,7 @@ struct PeerInbox {
 }
 
 impl PeerInbox {
-    /// Returns whether a message is still to come.
+    /// Returns whether a message is pending.
     fn sends(&self, border: Border) -> bool {
         let is_awaited = self.awaited.iter().any(|(awaited, _)| *awaited == border);
         is_awaited || self.later.contains(&border)

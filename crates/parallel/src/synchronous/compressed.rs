@@ -9,7 +9,7 @@ use crate::strategy::GradientPart;
 use crate::strategy::ReducedGradient;
 
 /// The buckets whose contributions are under way while the backward pass continues. All ranks begin the second exchange of a
-/// bucket at the same place of a step.
+/// bucket at the same point of a step.
 const IN_FLIGHT: usize = 2;
 
 impl SynchronousStrategy {

@@ -21,7 +21,7 @@ pub struct SynchronousConfig {
     pub optimizer: OptimizerConfig,
     /// The parameters to which weight decay applies.
     pub weight_decay_on: WeightDecayOn,
-    /// Parameters with settings of their own; a parameter belongs to the first group that contains it.
+    /// Parameters with separate settings; a parameter belongs to the first group that contains it.
     pub parameter_groups: Vec<ParameterGroup>,
     /// The global gradient norm above which the gradient is clipped.
     pub clip_norm: Option<f64>,

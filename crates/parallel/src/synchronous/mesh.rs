@@ -1,4 +1,4 @@
-//! The groups of a rank in the mesh, and the parts of the state that it holds because of its place there.
+//! The groups of a rank in the mesh, and the parts of the state that it holds at its position there.
 //!
 //! Ranks with the same layers are a sub-group, which sums their gradients and compares their weights. Values between stages are
 //! messages in the group of all ranks. A rank stores the elements that it computes with and those that it updates.
@@ -219,7 +219,7 @@ pub(super) struct Division<'a> {
     pub(super) buckets: &'a [Bucket],
     pub(super) hosts: Vec<usize>,
     pub(super) config: &'a SynchronousConfig,
-    /// The elements of which each rank may have a second copy, by rank; `None`: all.
+    /// The elements whose second copy each rank may have, by rank; `None`: all.
     pub(super) copies: Option<&'a [HeldRanges]>,
 }
 
@@ -254,14 +254,14 @@ impl Division<'_> {
         buckets.map(|(bucket, replica)| bucket.received_by(replica))
     }
 
-    /// Returns the elements that a rank updates: those whose gradient it receives, and those of which it has the second copy.
+    /// Returns the elements that a rank updates: those whose gradient it receives, and those whose second copy it has.
     pub(super) fn held_by(&self, rank: GroupRank) -> HeldRanges {
         let partners = CopyPartners::of(rank, self.layout, &self.hosts, self.config);
         let copied = partners.map(|partners| self.copied(partners.owner, rank));
         HeldRanges::new(self.received_by(rank).chain(copied.into_iter().flatten()))
     }
 
-    /// Returns the elements of an owner of which another rank holds the second copy: those that this rank does not receive itself,
+    /// Returns the elements of an owner whose second copy another rank holds: those that this rank does not receive itself,
     /// as far as they are not missing.
     pub(super) fn copied(&self, owner: GroupRank, holder: GroupRank) -> Vec<Range<usize>> {
         let own: Vec<Range<usize>> = self.received_by(holder).collect();

@@ -12,7 +12,7 @@ use super::{ComputeClock, SynchronousStrategy};
 use crate::bucket::BucketPlan;
 use crate::error::ParallelError;
 
-/// What an exchange leaves for the strategy.
+/// The rest of an exchange for the strategy.
 #[derive(Default)]
 struct ExchangeLog {
     failed: Option<CollectiveError>,

@@ -124,7 +124,7 @@ impl SynchronousStrategy {
         Ok((reports, self.reduce()?))
     }
 
-    /// Returns the factor by which clipping scales a mean gradient over counted targets.
+    /// Returns the clipping factor of a mean gradient over counted targets.
     ///
     /// # Errors
     /// [`ParallelError::NotFinite`] with the first tensor whose gradient is not finite.

@@ -38,7 +38,7 @@ impl SynchronousStrategy {
         Ok((total, whole))
     }
 
-    /// Sends each reduced part to the rank that holds its second copy, and receives those of which this rank has the copy.
+    /// Sends each reduced part to the rank that holds its second copy, and receives those whose copy this rank has.
     pub(super) fn copy_parts(
         &self,
         CopyPartners { holder, owner }: CopyPartners,

@@ -57,7 +57,7 @@ impl SynchronousStrategy {
         output.map_err(|source| self.pass_error(shard, source))
     }
 
-    /// Returns the report of a shard, and the gradient of the outputs of the last stage, unless there are no samples.
+    /// Returns the report of a shard, and the gradient of the outputs of the last stage, except without samples.
     ///
     /// # Errors
     /// The loss cannot be computed.
@@ -102,7 +102,7 @@ impl SynchronousStrategy {
     }
 
     /// Updates a stage with the gradients of all shards, or drops them without `update`. Clips by the norm of the gradient of the
-    /// stage. Changes no parameter if there are no counted targets, and nothing if there are no samples.
+    /// stage. Changes no parameter without counted targets, and nothing without samples.
     ///
     /// # Errors
     /// [`ParallelError::NotFinite`] with the first tensor whose gradient is not finite; nothing has changed.

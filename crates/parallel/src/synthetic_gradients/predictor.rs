@@ -21,7 +21,7 @@ use crate::synchronous::{SynchronousConfig, SynchronousStrategy};
 /// The most numbers of the targets that a predictor reads for one row.
 const TARGET_WIDTH_MAX: usize = 4096;
 
-/// What a predictor reads and returns of one sample.
+/// The inputs and outputs of a predictor for one sample.
 ///
 /// The output of a stage is one row of features, or one row for each token: a predictor maps each row on its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -207,7 +207,7 @@ impl GradientPredictor {
         Ok((shard, gradient))
     }
 
-    /// Trains the predictor with the gradients that its predictions stood for, one for each shard; `None` for one without samples.
+    /// Trains the predictor with the gradients that it predicted, one for each shard; `None` for one without samples.
     /// `number` is the number of earlier updates.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ impl CoordinatorMachine {
             .then_some(ToWorker::Fence { term, generation })
     }
 
-    /// Returns what the members of a generation do.
+    /// Returns the activity of a generation's members.
     fn purpose(&self, change: &GenerationChange) -> GenerationPurpose {
         match self.record().phase == JobPhase::Stopping && !change.members.is_empty() {
             true => GenerationPurpose::Save,

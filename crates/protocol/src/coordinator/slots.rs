@@ -216,14 +216,14 @@ impl SlotTable {
         None
     }
 
-    /// Returns whether no worker runs and none can be started. False if there are no slots at all:
+    /// Returns whether no worker runs and none can be started. False without any slot:
     /// workers are then started by other means.
     pub(super) fn are_exhausted(&self) -> bool {
         let is_closed = |slot: &SlotEntry| slot.content == SlotContent::Closed;
         !self.slots.is_empty() && self.slots.values().all(is_closed)
     }
 
-    /// Returns whether fewer workers can run than `workers`. False if there are no slots at all.
+    /// Returns whether fewer workers can run than `workers`. False without any slot.
     pub(super) fn are_fewer_than(&self, workers: u32) -> bool {
         let is_usable = |slot: &&SlotEntry| slot.content != SlotContent::Closed;
         let usable = self.slots.values().filter(is_usable).count();

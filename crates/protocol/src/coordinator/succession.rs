@@ -21,7 +21,7 @@ pub(super) struct DecisionInputs<'a> {
     pub(super) settings: &'a Settings,
     pub(super) record: &'a JobRecord,
     pub(super) workers: &'a WorkerTable,
-    /// The surplus workers that were told to end, which cannot join again.
+    /// The surplus workers that have received the order to end, which cannot join again.
     pub(super) dismissed: &'a BTreeSet<WorkerId>,
     /// The target number of workers.
     pub(super) target: u32,

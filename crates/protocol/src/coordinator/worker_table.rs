@@ -300,7 +300,7 @@ impl WorkerTable {
         live.filter_map(|report| report.next).max()
     }
 
-    /// Returns the ranks of two members, each of which could not connect to the other one; the lower rank first.
+    /// Returns the ranks of two members, which could not connect to each other; the lower rank first.
     pub(super) fn separated(
         &self,
         members: &[MemberInfo],
@@ -313,7 +313,7 @@ impl WorkerTable {
     }
 
     /// Returns the accusations by members that left the group. A member that could not connect to another one counts only if
-    /// that one says the same: a member that is merely late accuses nobody.
+    /// that one reports the same: a member that is merely late accuses no other.
     fn accusations(&self, members: &[MemberInfo], generation: Generation) -> Vec<Accusation> {
         let all = self.broken(members, generation).filter_map(|report| {
             let trouble = report.trouble.as_ref()?;

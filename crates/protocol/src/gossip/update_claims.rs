@@ -57,7 +57,7 @@ pub struct UpdateClaims {
 }
 
 impl UpdateClaims {
-    /// Creates the claims of a rank in a round, of which some updates may be done. The others are dealt to the ranks in turn.
+    /// Creates the claims of a rank in a round, with some updates possibly done. The others are dealt to the ranks in turn.
     #[must_use]
     pub fn new(rank: u32, ranks: u32, done: &[bool]) -> Self {
         let open = (0..).zip(done).filter(|(_, done)| !**done);

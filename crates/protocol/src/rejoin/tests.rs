@@ -225,7 +225,7 @@ fn members_without_a_complete_state_load_one() {
     let asked = next(RejoinAnswer::Done);
     assert_eq!(asked, RejoinAsk::Load(StateSource::Checkpoint));
     assert_eq!(next(RejoinAnswer::Done), RejoinAsk::ExchangeReports);
-    // A later state, of which the others have nothing, is given up.
+    // A later state, that the others lack, is given up.
     alone.held = held(0..ELEMENTS);
     alone.next = Step(0);
     alone.holds_gradient = true;

@@ -1,4 +1,4 @@
-//! [`RoundPlacement`]: which rank serves which slot of the state, and who computes.
+//! [`RoundPlacement`]: the ranks that serve the slots of the state, and those that compute.
 
 use ronde_core::words::{WordReader, packed, unpacked};
 
@@ -77,7 +77,7 @@ pub struct PlacementSettings {
     pub copies: u32,
 }
 
-/// The place of one slot.
+/// The holders of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlotPlace {
     /// The rank that serves the slot.
@@ -91,7 +91,7 @@ pub struct SlotPlace {
 /// The roles of the ranks in a round.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoundPlacement {
-    /// The place of each slot.
+    /// The holders of each slot.
     pub slots: Vec<SlotPlace>,
     /// The ranks that compute, in order.
     pub workers: Vec<usize>,
@@ -100,7 +100,7 @@ pub struct RoundPlacement {
 }
 
 impl RoundPlacement {
-    /// Decides about a round from the holdings of all ranks; pure, so all ranks come to the same result.
+    /// Decides about a round from the holdings of all ranks; pure, so all ranks get the same result.
     ///
     /// As many ranks serve as there are slots, but at least one computes; a single rank does both. A slot stays with the rank
     /// that has its newest version, if that rank serves. If no rank has some slot of the round, all slots start again from the

@@ -13,7 +13,7 @@ pub struct LeaseSettings {
     pub expiry_ms: u64,
 }
 
-/// The answer to a worker that asks for work.
+/// The answer to a worker that requests work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseAnswer {
     /// The worker computes this update next, from weights that it fetches now.
@@ -119,7 +119,7 @@ impl UpdateLeases {
         is_new
     }
 
-    /// Returns the update that a worker computes next: one of its own, or the last one that nobody computes.
+    /// Returns the update that a worker computes next: its own one, or the last one that no worker computes.
     fn next_of(&self, worker: u32) -> Option<u32> {
         let leased = |update: &usize| {
             let mut held = self.held.values();

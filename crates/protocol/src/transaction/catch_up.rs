@@ -52,7 +52,7 @@ impl StateReport {
     }
 }
 
-/// What a member has to do before the group computes the next step.
+/// The action of a member before the group computes the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CatchUp {
     /// Nothing: the member has the newest state.

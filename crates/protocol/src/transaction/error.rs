@@ -76,7 +76,7 @@ pub enum TransactionError {
     },
 }
 
-/// What is wrong with the bytes that another rank sent for a vote.
+/// The problem of the bytes that another rank sent for a vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum VoteProblem {
@@ -115,7 +115,7 @@ fn hashes(digests: &[u64]) -> String {
 }
 
 impl TransactionError {
-    /// Returns what the caller should do about the error.
+    /// Returns the caller's action for the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {
         match self {

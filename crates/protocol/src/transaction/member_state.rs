@@ -1,4 +1,4 @@
-//! [`MemberState`]: what a member of a new generation has of a state that may be divided, and [`StateSource`]: from which state
+//! [`MemberState`]: a member's parts of a state that may be divided, and [`StateSource`]: from which state
 //! the members continue.
 
 use ronde_core::Step;
@@ -102,7 +102,7 @@ impl StateSource {
     }
 }
 
-/// What the ranks do after each has tried to load its slices of the newest checkpoint.
+/// The action of the ranks after each has tried to load its slices of the newest checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadAgreement {
     /// All ranks have loaded the checkpoint of this step; `None`: there is none that all of them can read.

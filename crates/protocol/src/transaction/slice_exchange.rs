@@ -12,7 +12,7 @@ use crate::transaction::{CatchUp, CatchUpPlan};
 /// In a new generation, after the plan: [`SliceExchange::begin`]; all ranks exchange [`SliceExchange::report`], and
 /// [`SliceExchange::plan`] returns the moves. The caller holds [`SliceExchange::stored`] and executes its moves; then it calls
 /// [`SliceExchange::received`]. After that, all ranks confirm to each other that they have received theirs, and each calls
-/// [`SliceExchange::confirmed`]. A rank therefore has what it receives only when it has received all of it, and keeps what it
+/// [`SliceExchange::confirmed`]. A rank therefore has the elements only when it has received all of them, and keeps what it
 /// had until every rank has received its part: a loss at any moment leaves all elements with the ranks that had them, or with
 /// those that have them now.
 #[derive(Debug, Clone, PartialEq, Eq)]

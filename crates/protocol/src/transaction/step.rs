@@ -1,4 +1,4 @@
-//! What a step consists of: [`ShardReport`], [`OpenStep`], [`CommittedStep`].
+//! The parts of a step: [`ShardReport`], [`OpenStep`], [`CommittedStep`].
 
 use std::ops::Range;
 

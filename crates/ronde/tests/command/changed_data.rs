@@ -31,7 +31,7 @@ every_steps = 40
 memory_mib = 2
 "#;
 
-/// Returns a file of records, all lines of which have the same length.
+/// Returns a file of records, whose lines all have the same length.
 fn records(first: u32) -> String {
     let mut text = "a,b,c,d,y\n".to_owned();
     for number in first..first + 30_000 {

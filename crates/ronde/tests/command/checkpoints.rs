@@ -167,7 +167,7 @@ fn what_cannot_go_on_is_told_with_what_differs() {
     let out = ["--set", "run.output=out"];
     let run = |extra: &[&str]| dir.run(&[&again[..], &out, extra].concat());
     run(&[]).expect(2, &["this run is not finished", "ronde train --resume out"]);
-    // One address for the checkpoints of two runs does not tell whether the first one is finished.
+    // One address for the checkpoints of two runs does not show whether the first one is finished.
     let other = [
         "--set",
         "run.output=other",

@@ -67,7 +67,7 @@ fn unchanged(before: &BTreeMap<u32, u32>, after: &BTreeMap<u32, u32>) -> Vec<u32
 
 #[test]
 fn after_a_worker_is_killed_one_step_is_recomputed() {
-    // Rank 0, which reports and writes the model, is no exception.
+    // Rank 0, which reports and writes the model, is included.
     for killed in [1, 0] {
         let dir = TestFolder::new();
         let mut running = start(&dir, "3", &["elastic.max_restarts=0"]);

@@ -139,7 +139,7 @@ const KINDS: [(&[&str], &[&str]); 18] = [
     ),
 ];
 
-/// Trains with some values, and returns the hash of the model after a comparison of its own evaluation with the recorded one.
+/// Trains with some values, and returns the hash of the model after a comparison of its evaluation with the recorded one.
 fn kept_best(sets: &[&str], workers: &str) -> String {
     let dir = TestFolder::new();
     let mut arguments = vec!["train", "--json", "-n", workers];

@@ -147,7 +147,7 @@ fn control_characters_of_files_do_not_reach_the_terminal() {
 #[test]
 fn a_signal_ends_the_command_while_it_reads_its_input() {
     let dir = TestFolder::new();
-    // Opening a named pipe blocks until somebody writes; a run file must be a regular file.
+    // Opening a named pipe blocks until another process writes; a run file must be a regular file.
     dir.start("mkfifo", &["pipe"], &[]).wait().expect(0, &[]);
     dir.run(&["train", "pipe"])
         .expect(2, &["not a regular file"]);

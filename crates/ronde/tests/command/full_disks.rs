@@ -108,7 +108,7 @@ fn events_are_written_again_when_a_full_disk_has_space() {
     let shown = ended.events();
     let stopped = of_kind(&shown, "run_stopped").next().unwrap();
     let written = event_file(&dir, "disk/out/events.jsonl");
-    // The totals stand for the events that are missing.
+    // The totals replace the missing events.
     assert_eq!(of_kind(&written, "run_totals").count(), 1);
     assert_eq!(
         of_kind(&written, "run_stopped").next().unwrap()["step"],

@@ -133,7 +133,7 @@ fn container_engines_load_the_archive_by_name_and_run_it() {
         .run(&["image", "--oci", "image.tar"])
         .expect(0, &["wrote ronde:"]);
     let name = written.stderr.split_whitespace().nth(1).unwrap().to_owned();
-    // In a storage of its own. A container inside of a container cannot have all limits, but another root folder.
+    // In a separate storage. A container inside of a container cannot have all limits, but another root folder.
     let (images, state) = (path("images"), path("state"));
     let own = [
         "--storage-driver=vfs",

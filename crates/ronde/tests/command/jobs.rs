@@ -269,7 +269,7 @@ fn a_hundred_jobs_of_every_state_are_listed() {
         let folder = jobs.join(format!("job-{number}"));
         std::fs::create_dir_all(&folder).unwrap();
         let text = record.replace("first", &format!("job-{number}"));
-        // A record that is damaged, and one whose folder on the target was deleted, are no obstacle.
+        // A record that is damaged, and one whose folder on the target was deleted, do not prevent it.
         let text = if number == 7 { "{" } else { &text };
         std::fs::write(folder.join("job.json"), text).unwrap();
     }

@@ -378,7 +378,7 @@ fn a_job_whose_submission_had_no_answer_is_deleted_or_keeps_its_record() {
             cluster.state()["jobs"].as_array().unwrap().is_empty()
         });
     }
-    // Where it does not, the record stays, by which the job is ended.
+    // Where it does not, the record stays, with which the job is ended.
     for (name, cut, refused) in [
         ("posted", "POST-jobs", "GET-jobs"),
         ("started", "PATCH-jobs", "DELETE-jobs"),

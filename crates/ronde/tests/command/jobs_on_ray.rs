@@ -207,7 +207,7 @@ impl Drop for RayCluster {
         }
         for node in self.nodes.iter_mut().rev() {
             if let Some(group) = Pid::from_raw(node.id().cast_signed()) {
-                // It ends its processes after this signal; what is left is killed.
+                // It ends its processes after this signal; the rest is killed.
                 let _ = kill_process_group(group, Signal::TERM);
                 let _ = node.wait();
                 let _ = kill_process_group(group, Signal::KILL);

@@ -166,7 +166,7 @@ fn a_launcher_on_a_node_that_slurm_has_lost_ends_before_another_one_trains() {
     let path = cluster.path(".state/ronde/jobs/long/launcher/process.json");
     let first: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
     let first = u32::try_from(first["pid"].as_u64().unwrap()).unwrap();
-    // The daemon of the node cannot end the task, which goes on training.
+    // The daemon of the node cannot end the task, which continues to train.
     let daemon = cluster.daemon_of(node);
     send(daemon, Signal::STOP);
     let name = format!("nodename=n{node}");
@@ -323,7 +323,7 @@ fn a_job_whose_first_node_is_set_down_is_queued_again() {
     // Its daemon answers, so that Slurm uses the node again, where the daemon would refuse a second copy of the job.
     cluster.slurm("scontrol", &["update", &node, "state=drain", "reason=test"]);
     cluster.start_again("long");
-    // From the start: there is no checkpoint.
+    // From the start: without a checkpoint.
     until("the run starts again", || {
         let logs = cluster.ronde(&["logs", "long"]).expect(0, &[]);
         logs.stdout.matches("the coordinator listens").count() == 2

@@ -1,4 +1,4 @@
-//! What a cluster of Kubernetes, or the rights of a user, keeps a job from doing: lost nodes, quotas, policies, missing rights, and
+//! The obstacles of a job on Kubernetes: lost nodes, quotas, policies, missing rights, and
 //! files that must not be sent.
 
 use serde_json::Value;
@@ -147,7 +147,7 @@ fn a_job_needs_exactly_the_rights_of_the_documentation() {
             .expect(2, &["you may not do this in namespace `default`", right]);
         assert!(is_empty(&cluster, "jobs"), "{right}");
     }
-    // Where the user may not ask, what was created is undone, also without the right to delete it.
+    // Where the user may not ask, created objects are removed, also without the right to delete it.
     for right in &RIGHTS[5..7] {
         for further in ["", "delete jobs"] {
             let mut rights = without(right);

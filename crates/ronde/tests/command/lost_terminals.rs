@@ -19,7 +19,7 @@ use crate::terminals::open_terminal;
 enum Ending {
     /// Its terminal hangs up; the system sends SIGHUP to the session of the command.
     HangUp,
-    /// The terminal of which it is no foreground process hangs up: its input ends, and there is no signal.
+    /// The terminal that has it in the background hangs up: its input ends, and there is no signal.
     EndOfInput,
     /// SIGTERM, while the terminal accepts no output because its user reads nothing.
     Terminated,
@@ -44,7 +44,7 @@ const INTERRUPTED: [(Ending, i32); 3] = [
 struct OnTerminal {
     child: Child,
     user: File,
-    /// What was read so far.
+    /// The bytes read so far.
     shown: String,
 }
 

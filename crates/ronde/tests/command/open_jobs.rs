@@ -413,7 +413,7 @@ fn hosts_drain_when_they_are_about_to_be_taken_away() {
     ];
     let mut agent = job.dir.start(RONDE, &words, &[]);
     agent.wait_stderr("host b joined", 1);
-    // A worker that is no member yet would end without leaving.
+    // A worker that is not a member yet would end without leaving.
     status_is(&job.dir, "the worker of host b is a member", |status| {
         status["members"].as_array().unwrap().len() == 2
     });

@@ -1,4 +1,4 @@
-//! Programs that train a model of their own, whose layers or weights several workers divide.
+//! Programs that train their own model, whose layers or weights several workers divide.
 
 use rustix::process::Signal;
 

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::{RONDE, TestFolder};
 
-/// Returns lines with two numbers and the class whose number says whether the first is larger, or `flipped`.
+/// Returns lines with two numbers and the class whose number is whether the first is larger, or `flipped`.
 fn lines(count: usize, flipped: bool) -> String {
     let line = |at: usize| {
         let (a, b) = (at * 7 % 11, at * 5 % 13);

@@ -149,7 +149,7 @@ fn finished_parts_are_not_computed_again() {
     let dir = trained();
     let arguments = ["predict", "out", "--to", "whole.csv"];
     dir.run(&arguments).expect(0, &[]);
-    // A folder that is not writable for parts stands for a full disk: the third part cannot be published.
+    // A folder that is not writable for parts simulates a full disk: the third part cannot be published.
     let blocked = dir.path().join("out.csv.parts/00000002.part");
     std::fs::create_dir_all(blocked.join("x")).unwrap();
     let arguments = ["predict", "out", "--to", "out.csv"];

@@ -62,7 +62,7 @@ impl DividedJob {
         Self { dir, running }
     }
 
-    /// Waits until the workers have reported a layout so many times.
+    /// Waits until the workers have reported a layout `times` times.
     #[track_caller]
     fn reports(&mut self, layout: &str, times: usize) {
         self.running.as_mut().unwrap().wait_stdout(layout, times);

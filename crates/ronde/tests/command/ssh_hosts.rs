@@ -124,7 +124,7 @@ impl SshHosts {
                     true => String::new(),
                     false => format!("folder = {folder:?}\n"),
                 };
-                // A host that is cut off is noticed after six seconds, in place of fifteen.
+                // A host that is cut off is noticed after six seconds, instead of fifteen.
                 format!(
                     "[{name}]\nkind = \"ssh\"\n{folder}options = [\"-F\", {config:?}, \
                      \"-oServerAliveInterval=2\", \"-oConnectTimeout=5\"]\n{lines}\n"

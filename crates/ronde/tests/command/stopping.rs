@@ -1,4 +1,4 @@
-//! How a run ends before its time: asked to, or because a process is killed or hangs.
+//! How a run ends before its time: by request, or because a process is killed or hangs.
 
 use rustix::process::Signal;
 

@@ -260,12 +260,12 @@ impl Running {
         self.workers()
     }
 
-    /// Returns what the process has written to standard output so far.
+    /// Returns the standard output of the process so far.
     pub(crate) fn stdout(&self) -> String {
         self.stdout.text()
     }
 
-    /// Returns what the process has written to standard error so far.
+    /// Returns the standard error of the process so far.
     #[cfg(feature = "full")]
     pub(crate) fn stderr(&self) -> String {
         self.stderr.text()

@@ -34,7 +34,7 @@ hidden = 32
 "#,
 };
 
-/// Returns the hash of the model, and what the predictors predicted.
+/// Returns the hash of the model, and the predictions.
 fn bits(ended: &Ended) -> (String, Vec<String>) {
     let all = ended.events();
     let found = of_kind(&all, "gradients_predicted").map(ToString::to_string);

@@ -93,7 +93,7 @@ fn processes(namespace: &str) -> Vec<u32> {
 impl Drop for TestNetwork {
     fn drop(&mut self) {
         for name in self.names.iter().chain([&self.hub]) {
-            // Also ends connections that are shared for a while, and what a failed test has left.
+            // Also ends connections that are shared for a while, and the rest of a failed test.
             for pid in processes(name) {
                 let pid = pid.to_string();
                 let _ = Command::new("kill").args(["-9", &pid]).output();

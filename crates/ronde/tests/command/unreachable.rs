@@ -1,4 +1,4 @@
-//! Names that cannot be resolved yet, and hosts whose coordinator does not answer: what is waited for, and how it ends.
+//! Names that cannot be resolved yet, and hosts whose coordinator does not answer: the waits, and their ends.
 
 use rustix::process::Signal;
 

@@ -264,7 +264,7 @@ proptest! {
         prop_assert_eq!(simulation.caller.in_flight(), 0);
         prop_assert_eq!(simulation.caller.bytes, 0);
         prop_assert!(simulation.caller.deadlines.is_empty());
-        // What remains at the callee is only what the caller has not acknowledged yet.
+        // Only answers that the caller has not acknowledged remain at the callee.
         simulation.step(&Fault::Break);
         simulation.settle();
         prop_assert!(simulation.session.is_empty());

@@ -48,7 +48,7 @@ impl StageOutput {
     }
 }
 
-/// The calls of one logical shard. Several passes of a context may run at the same time, on threads of their own.
+/// The calls of one logical shard. Several passes of a context may run at the same time, on separate threads.
 pub struct ShardPass<'a> {
     context: &'a GradientContext<'a>,
     shard: Shard,

@@ -48,7 +48,7 @@ pub(super) struct StageCall {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct StageUpdate {
     pub(super) context: ReferenceTicket,
-    /// The number of samples of all shards, by which the sum is divided.
+    /// The number of samples of all shards, that divides the sum.
     pub(super) samples: u64,
     pub(super) learning_rate: f64,
 }

@@ -313,7 +313,7 @@ impl PolledConnection {
         Ok(())
     }
 
-    /// Reads lent values if this process may, and tells the peer.
+    /// Reads lent values if this process may, and notifies the peer.
     fn read_lent_from(&mut self, offer: Option<LendingOffer>) {
         let offer = offer.filter(|_| self.connection.offer().is_some());
         if let Some(memory) = offer.and_then(PeerMemory::open) {

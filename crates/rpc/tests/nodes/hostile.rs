@@ -86,7 +86,7 @@ fn only_members_of_the_job_can_call() {
         with("one", token(TOKEN)),
         "this is the worker `six`",
     );
-    // TLS: another authority, another member, and sides of which one has no certificate.
+    // TLS: another authority, another member, and a side without a certificate.
     let foreign = authority("job");
     refused(with("two", tls(&job, 2)), with("one", tls(&foreign, 1)), "");
     refused(with("two", tls(&job, 2)), with("one", tls(&job, 7)), "");
@@ -270,7 +270,7 @@ fn values_that_a_peer_does_not_lend_end_its_connection_only() {
     }
     let mut stream = member_stream(two, 6, Some(&mark));
     stream.write_all(&call(valid)).unwrap();
-    // It was told that it may read, not that its values are read: they return through the socket.
+    // It was notified that it may read, not that its values are read: they return through the socket.
     let mut answer = vec![0; 32 + 32 + 6 + 4 * values.len()];
     stream.read_exact(&mut answer).unwrap();
     assert_eq!((answer[3], answer[8], answer[35]), (8, 1, 3));

@@ -169,7 +169,7 @@ fn a_function_adopts_an_object_that_its_caller_holds() {
         .unwrap()
         .0;
     assert_eq!((count, add(&one, &table).unwrap()), (1, 2));
-    // An object of one's own.
+    // A separate object.
     let own = owner.share(7_u32);
     let again: RemoteRef<u32> = owner.adopt(own.ticket(), LIMIT).unwrap();
     assert_eq!(owner.shared_objects(), 2);

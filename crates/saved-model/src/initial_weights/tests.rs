@@ -1,4 +1,4 @@
-//! Weights come back from every naming with their bits, and everything that does not fit is named.
+//! Weights return from every naming with their bits, and everything that does not fit is named.
 
 use ronde_core::seed::SeedTree;
 use ronde_engine::{Activation, LayerExt, ModelConfig};
@@ -298,7 +298,7 @@ const ADDED: [(&str, &[usize], &[AddedTensor]); 2] = [
                 None,
                 true,
             ),
-            // A vector is no mask.
+            // A vector is not a mask.
             (
                 Naming::HuggingFace,
                 "transformer.h.1.attn.bias",
@@ -408,7 +408,7 @@ fn a_tied_model_accepts_an_output_layer_with_the_values_of_the_embedding_alone()
         refused.contains("`wte.weight` has other values"),
         "{refused}"
     );
-    // A model with an output layer of its own takes both, and the embedding if the file has no output layer.
+    // A model with a separate output layer takes both, and the embedding if the file has no output layer.
     for (file, expected) in [
         (&tensors[..], &tensors[..]),
         (&tensors[1..], &equal[..tensors.len()]),

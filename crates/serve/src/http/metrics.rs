@@ -1,4 +1,4 @@
-//! [`ServerMetrics`]: what a server has done, as text for Prometheus.
+//! [`ServerMetrics`]: the statistics of a server, as text for Prometheus.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ struct TimeHistogram {
     sum: f64,
 }
 
-/// What a server has done since its start.
+/// The statistics of a server since its start.
 #[derive(Default)]
 pub(super) struct ServerMetrics {
     /// By endpoint and status.

@@ -10,7 +10,7 @@ use super::server::ServingState;
 use super::text_worker::{self, TextJob};
 use crate::error::ServeError;
 
-/// A model with the requests that wait for it. Its threads compute what waits, and end when the queues are closed and empty.
+/// A model with the requests that wait for it. Its threads compute them, and end when the queues are closed and empty.
 pub(super) struct ModelServing {
     pub(super) model: ServedModel,
     pub(super) predictions: BatchQueue<PredictionJob>,

@@ -14,7 +14,7 @@ pub(super) struct NumberArray {
     pub(super) values: Vec<f32>,
 }
 
-/// What has been read of an array.
+/// The part of an array that has been read.
 #[derive(Default)]
 struct PartialArray {
     /// The length of the arrays of each depth; `None` until one of them has ended.

@@ -94,7 +94,7 @@ fn compute(
             Ok(Ok(some)) => predictions.extend(some),
             Ok(Err(error)) => return Err(ComputeFailure::Request(error.to_string())),
             Err(_) => {
-                // What a panic has left in the layers is not used again.
+                // The state of the layers after a panic is not used again.
                 if let Ok(fresh) = model.predictor() {
                     *predictor = fresh;
                 }

@@ -63,9 +63,9 @@ pub struct HttpSettings {
     pub compute_timeout: Duration,
 }
 
-/// Where newer versions of a served model come from.
+/// Where newer versions of a served model are found.
 pub trait ModelSource: Send {
-    /// Returns a newer model, if there is one. Called about once a second, from a thread of its own.
+    /// Returns a newer model, if any. A separate thread calls it about once a second.
     fn newer(&mut self) -> Option<ServedModel>;
 
     /// Receives whether the server uses the newer model: its hash, or the problem with it.
@@ -198,7 +198,7 @@ pub fn serve(
         run(&state, &listener, is_stopping).await;
         Ok::<_, ServeError>(follower)
     })?;
-    // Workers end when they have computed what waits; results without a connection are dropped.
+    // Workers end when they have computed the queue; results without a connection are dropped.
     drop(runtime);
     // Nobody starts threads after it.
     let _ = follower.join();
@@ -244,7 +244,7 @@ async fn run(state: &Arc<ServingState>, listener: &TcpListener, is_stopping: imp
     };
     select(Box::pin(accept), Box::pin(asked)).await;
     state.stopping.store(true, Ordering::Relaxed);
-    // What waits is computed at once.
+    // Waiting requests are computed at once.
     let present = state.present.read();
     present.unwrap_or_else(PoisonError::into_inner).close();
     // Receivers exist only while there are connections.
@@ -301,7 +301,7 @@ async fn serve_requests(
     let mut connection = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
     let stop = async { stopped.wait_for(|stopped| *stopped).await.is_ok() };
     let stop = std::pin::pin!(stop);
-    // Errors are those of clients: they have closed the connection, or sent what is not HTTP.
+    // Errors are those of clients: they have closed the connection, or sent other bytes than HTTP.
     let is_stopping = matches!(select(connection.as_mut(), stop).await, Either::Right(_));
     if is_stopping {
         connection.as_mut().graceful_shutdown();

@@ -26,7 +26,7 @@ pub(super) struct TextJob {
 /// A text that is being generated.
 struct ActiveText {
     job: TextJob,
-    /// What the layers keep of a text that is continued.
+    /// The state of the layers for a text that is continued.
     kept: KeptText,
     /// The tokens that have been sent.
     tokens: Vec<u32>,
@@ -86,7 +86,7 @@ fn step((model, task): (&ServedModel, TextTask), chain: &mut Chain, texts: &mut 
         }
         Ok(Err(error)) => ComputeFailure::Request(error.to_string()),
         Err(_) => {
-            // What a panic has left in the layers is not used again.
+            // The state of the layers after a panic is not used again.
             if let Ok(fresh) = model.chain() {
                 *chain = fresh;
             }

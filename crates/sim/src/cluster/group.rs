@@ -19,7 +19,7 @@ pub enum GatherPart {
     Loaded(Option<Step>),
     /// The reports before the plan: [`ronde_protocol::transaction::Transaction::report`].
     Report(Vec<u8>),
-    /// What follows the plan, if a member needs it: [`ronde_protocol::transaction::Transaction::snapshot`].
+    /// The transfer after the plan, if a member needs it: [`ronde_protocol::transaction::Transaction::snapshot`].
     Snapshot(Vec<u8>),
     /// The subtrees of a step.
     Subtrees(Subtrees),
@@ -27,7 +27,7 @@ pub enum GatherPart {
     Slices(Vec<u64>),
     /// The weights of the elements that the rank owns.
     Weights(HeldRanges, Vec<f32>),
-    /// The rank has come this far.
+    /// The rank has reached this point.
     Confirm,
     /// The vote on a step: [`ronde_protocol::transaction::Transaction::vote`].
     Vote(Vec<u8>),
@@ -72,7 +72,7 @@ pub enum FramePayload {
     Slice(usize, Vec<f32>),
     /// Elements of a divided state that move to the receiver.
     Moved(HeldRanges, Vec<f32>),
-    /// The reduced gradient of a step, of elements of which the receiver has the second copy.
+    /// The reduced gradient of a step, of elements whose second copy the receiver has.
     Copied(Step, HeldRanges, Vec<f32>),
     /// The sender has left between two steps.
     Goodbye,

@@ -42,7 +42,7 @@ pub enum InjectedBug {
     VoteWithoutSamples,
     /// A second copy that follows after a step counts before it has arrived.
     CopyCountsEarly,
-    /// A rank votes before it holds the gradient of the elements of which it has the second copy.
+    /// A rank votes before it holds the gradient of the elements whose second copy it has.
     CopyIsNotAwaited,
     /// The weights that other ranks hold are not gathered.
     WeightsAreNotGathered,

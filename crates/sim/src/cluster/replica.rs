@@ -121,7 +121,7 @@ impl Replica {
         self.backlog.clear();
     }
 
-    /// Loads some elements of a stored state with its cursor, in place of the state that it has.
+    /// Loads some elements of a stored state with its cursor, instead of its state.
     pub(super) fn load_elements(
         &mut self,
         elements: &HeldRanges,
@@ -133,7 +133,7 @@ impl Replica {
         self.load(state, cursor);
     }
 
-    /// Prepares to receive elements of a divided state in place of those that it has.
+    /// Prepares to receive elements of a divided state instead of its own.
     pub(super) fn begin_to_copy(&mut self) {
         self.state = Some(SimulatedState::unknown());
         self.gradient = None;

@@ -58,7 +58,7 @@ enum LoopWait {
     Published,
 }
 
-/// What follows when all weights have been gathered.
+/// The next action when all weights have been gathered.
 #[derive(Debug, Clone, Copy)]
 enum AfterWeights {
     /// All members confirm that they have received their slices.

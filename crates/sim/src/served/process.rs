@@ -42,7 +42,7 @@ pub(super) struct SimulatedSlot {
     pub(super) order: Vec<u32>,
 }
 
-/// What a worker is doing.
+/// The activity of a worker.
 #[derive(Debug, Clone)]
 pub(super) enum RoundPhase {
     Asking,

@@ -51,7 +51,7 @@ pub struct ServedScript {
     pub damage: u64,
     /// The longest usual delay of a message.
     pub delay_max: u64,
-    /// The process that dies at each time, and whether the others are told.
+    /// The process that dies at each time, and whether the others are notified.
     pub kills: Vec<(u64, usize, bool)>,
     /// The time of the last fault.
     pub calm: u64,

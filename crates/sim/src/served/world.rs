@@ -20,7 +20,7 @@ use crate::timeline::Timeline;
 const AGAIN: u64 = 20 * MS;
 /// The time after which a lease expires, in milliseconds.
 const EXPIRY_MS: u64 = 60;
-/// The time after which the others are told of a death.
+/// The time after which the others are notified of a death.
 const DETECTION: u64 = 5 * MS;
 /// The time limit after the last fault.
 const LIMIT: u64 = 60 * SECOND;
@@ -430,7 +430,7 @@ impl ServedWorld {
                 self.send(to, from, RoundMessage::Granted(update))
             }
             Some(LeaseAnswer::Complete) => self.send(to, from, RoundMessage::Complete),
-            // The worker asks again.
+            // The worker sends its request again.
             Some(LeaseAnswer::Wait(_)) | None => {}
         }
     }

@@ -16,7 +16,7 @@ use crate::waits::RetryLimit;
 /// The seconds after which a notice reports the wait.
 const NOTICE_AFTER_S: f64 = 2.0;
 
-/// Errors that say nothing about the file: the device, the server or the connection failed.
+/// Errors that do not concern the file: the device, the server or the connection failed.
 const TEMPORARY: [Errno; 21] = [
     Errno::IO,
     Errno::STALE,

@@ -29,7 +29,7 @@ pub(super) struct Limits {
     pub(super) retry_within: Duration,
     /// The time without a received byte after which a request is cancelled.
     pub(super) silence: Duration,
-    /// The counter of what is sent, for a client that writes: sending counts like receiving.
+    /// The counter of sent bytes, for a client that writes: sending counts like receiving.
     pub(super) written: Option<Arc<AtomicU64>>,
 }
 
@@ -132,7 +132,7 @@ fn web(
     Ok((Arc::new(built), Service::Web))
 }
 
-/// Returns the settings that the service knows; those of the environment come first, so that the
+/// Returns the settings that the service knows; those of the environment are first, so that the
 /// options override them.
 fn keys<K: FromStr>(
     settings: &RemoteSettings,

@@ -13,7 +13,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 /// The largest answer that is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
 
-/// How requests prove who sends them.
+/// How requests are authenticated.
 #[derive(Clone)]
 pub enum HttpLogin {
     /// A bearer token.

@@ -277,7 +277,7 @@ impl FrameCounters {
     }
 }
 
-/// A body that is sent in frames of at most [`FRAME_BYTES`], each of which is counted.
+/// A body that is sent in frames of at most [`FRAME_BYTES`], which are counted.
 struct ObservedBody {
     inner: HttpRequestBody,
     /// The part of the last chunk that was not sent yet.

@@ -13,7 +13,7 @@ use crate::error::SubmitError;
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// The largest number of characters of a server's message that are shown.
 const MESSAGE_MAX: usize = 600;
-/// What the server's message has if objects cannot be created because their namespace is being deleted.
+/// The words of the server's message if objects cannot be created because their namespace is being deleted.
 const NAMESPACE_ENDS: &str = "is being terminated";
 
 /// Why a request failed.
@@ -148,7 +148,7 @@ impl ClusterApi {
         }
     }
 
-    /// Returns an error about what the user may not do.
+    /// Returns an error about a missing right.
     pub(super) fn refused(&self, problem: String, help: &str) -> SubmitError {
         SubmitError::Host {
             host: self.title.clone(),
@@ -242,7 +242,7 @@ impl ClusterApi {
         self.call("DELETE", &path, Some(("application/json", &options)))
     }
 
-    /// Deletes a pod; one that does not exist is no failure.
+    /// Deletes a pod; one that does not exist is not a failure.
     pub(super) fn delete_pod(&self, name: &str, grace_s: u32) -> Result<(), ApiFailure> {
         let options = json!({
             "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace_s,

@@ -1,5 +1,5 @@
 //! Ends a job: its launcher saves a checkpoint if it can; then the Job is suspended, which ends its pods and keeps its record.
-//! What the user may not do is reported, and done in another way.
+//! A missing right is reported, and another way is used.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) struct JobCancellation<'a> {
     pub(super) name: &'a str,
     /// Whether the job has ended.
     pub(super) is_over: &'a dyn Fn() -> bool,
-    /// Receives what is done in another way, and why.
+    /// Receives the other way, and the reason.
     pub(super) report: fn(&str),
 }
 
@@ -87,7 +87,7 @@ impl JobCancellation<'_> {
         let refused = match ended {
             Err(refused @ ApiFailure::Status { .. }) if !(self.is_over)() => refused,
             Err(ApiFailure::Status { .. }) => return Ok(true),
-            // The connection may break when the pod ends, which is what was requested.
+            // The connection may break when the pod ends, as requested.
             ended => {
                 let is_noticed = ronde_clock::wait_until_every(
                     grace.min(NOTICED_WITHIN),
@@ -124,7 +124,7 @@ impl JobCancellation<'_> {
         Ok(false)
     }
 
-    /// Suspends the Job, which ends its pods. The note is for those who follow its output.
+    /// Suspends the Job, which ends its pods. The note is for readers of its output.
     fn suspend(&self) -> Result<(), SubmitError> {
         let suspend = json!({
             "metadata": { "annotations": { pod_state::CANCELLED: "true" } }, "spec": { "suspend": true },

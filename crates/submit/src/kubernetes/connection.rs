@@ -277,7 +277,7 @@ fn no_answer(limit: Duration) -> ApiFailure {
     ApiFailure::Unreachable(format!("no answer within {} s", limit.as_secs()))
 }
 
-/// Returns the header by which requests prove who sends them.
+/// Returns the header that authenticates requests.
 fn authorization(login: &ClusterLogin) -> Result<HeaderValue, ConnectionError> {
     let text = match login {
         ClusterLogin::Token(token) => format!("Bearer {token}"),

@@ -22,7 +22,7 @@ const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// The namespace of a context that names none.
 const NAMESPACE: &str = "default";
 
-/// How requests prove who sends them.
+/// How requests are authenticated.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) enum ClusterLogin {
     /// A bearer token.
@@ -287,7 +287,7 @@ impl Kubeconfig {
 }
 
 impl User {
-    /// Runs the program for credentials, if there is one, and returns the user with what it has printed.
+    /// Runs the program for credentials, if there is one, and returns the user with its output.
     fn with_program(self) -> Result<Self, String> {
         let Some(program) = &self.exec else {
             return Ok(self);

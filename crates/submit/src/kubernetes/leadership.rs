@@ -1,5 +1,5 @@
 //! [`LeaderRecord`]: which pod leads a job, as its pods agree in the folder of the job or at the address of its results; and
-//! [`LeaderWatch`]: what a pod does about it. Pure: the caller reads and replaces the record, and knows the time.
+//! [`LeaderWatch`]: the pod's reaction. Pure: the caller reads and replaces the record, and knows the time.
 //!
 //! Kubernetes cannot decide it: a Job with a policy for failed pods, which distinguishes a failed run from a lost pod, replaces a
 //! pod on a lost node only when the node is back or removed. A `Lease` would need rights that users often cannot give, and a pod
@@ -30,7 +30,7 @@ pub struct LeaderRecord {
     pub pod: String,
     /// The address of its coordinator.
     pub address: String,
-    /// How often it was renewed, by which others see that the pod works.
+    /// How often it was renewed, which shows others that the pod works.
     pub renewals: u64,
     /// Whether the pod leads, and how it ended.
     pub state: LeaderState,
@@ -68,7 +68,7 @@ impl LeaderRecord {
     }
 }
 
-/// What a pod does next.
+/// The next action of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PodRole {
     /// Leads the job, if it can replace the record that it has seen by this one.
@@ -86,7 +86,7 @@ pub enum PodRole {
     End(i32),
 }
 
-/// What a pod has seen of the record of its job.
+/// A pod's view of the record of its job.
 #[derive(Debug)]
 pub struct LeaderWatch {
     index: u32,
@@ -129,7 +129,7 @@ impl LeaderWatch {
         now.saturating_sub(self.unchanged_since)
     }
 
-    /// Returns what this pod does.
+    /// Returns the action of this pod.
     #[must_use]
     pub fn role(&self, now: Duration) -> PodRole {
         let lead = |term| {

@@ -12,7 +12,7 @@ use crate::error::SubmitError;
 use crate::interruptions::Interruptions;
 use crate::skipping_writer::SkippingWriter;
 
-/// What has been shown of a pod.
+/// The shown output of a pod.
 #[derive(Default)]
 struct ShownLog {
     bytes: u64,
@@ -54,7 +54,7 @@ pub(super) fn follow_launcher(
     }
 }
 
-/// Copies what was not shown of the output of all pods that lead the job.
+/// Copies the new output of all pods that lead the job.
 fn copy_new(
     api: &ClusterApi,
     job: &str,

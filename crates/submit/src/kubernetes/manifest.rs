@@ -387,8 +387,8 @@ pub(super) fn results_volume(settings: &KubernetesSettings) -> Value {
     }
 }
 
-/// Returns what the processes of a pod may do: what the Pod Security Standard "restricted" allows. The user is a number, because
-/// a kubelet cannot tell whether a named one is root.
+/// Returns the rights of a pod's processes under the Pod Security Standard "restricted". The user is a number, because
+/// a kubelet cannot decide whether a named one is root.
 pub(super) fn security() -> Value {
     json!({
         "runAsNonRoot": true,
@@ -400,7 +400,7 @@ pub(super) fn security() -> Value {
     })
 }
 
-/// Returns what the processes of a container may do.
+/// Returns the rights of a container's processes.
 pub(super) fn container_security() -> Value {
     json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] } })
 }

@@ -12,7 +12,7 @@ use crate::job_paths::JobPaths;
 use crate::launcher_arguments::RESUME;
 use crate::process_folder::{ProcessCommand, ProcessFolder, read_json};
 
-/// The word among the arguments of the launcher that stands for the address of its pod.
+/// The word among the arguments of the launcher for the address of its pod.
 pub(super) const ADDRESS_WORD: &str = "{address}";
 /// The folder of the run file and of the data beside it.
 pub(super) const INPUT_FOLDER: &str = "/run/ronde/inputs";
@@ -63,7 +63,7 @@ pub struct KubernetesPod {
     pub paths: JobPaths,
 }
 
-/// A file whose existence says something.
+/// A file whose existence is a signal.
 #[derive(Debug, Serialize, Deserialize)]
 struct Note {}
 

@@ -6,7 +6,7 @@ use crate::state::JobState;
 
 /// The annotation with the index of a pod.
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// The exit codes of pods that were drained or killed, after which the run goes on.
+/// The exit codes of pods that were drained or killed, after which the run continues.
 const LEFT_CODES: [i64; 2] = [143, 137];
 /// The reason of a pod that is not ready although its containers are, because of something outside of it.
 const READINESS_GATES: &str = "ReadinessGatesNotReady";

@@ -35,7 +35,7 @@ pub(super) fn run(
         .and_then(|job| manifest::owner(&job))
     {
         let mut owner = owner;
-        // The Job's controller must not count the pod as one of its own.
+        // The Job's controller must not count the pod among its own.
         insert(&mut owner, "controller", false);
         insert(&mut document["metadata"], "ownerReferences", json!([owner]));
     }

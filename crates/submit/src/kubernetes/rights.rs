@@ -1,4 +1,4 @@
-//! What a user may do in a namespace, asked before anything is created.
+//! The rights of a user in a namespace, checked before anything is created.
 
 use super::api::{ApiFailure, ClusterApi};
 use crate::error::SubmitError;

@@ -77,7 +77,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> WebSocket<T> {
     }
 }
 
-/// Returns the end of a stream, or what ended it early.
+/// Returns the end of a stream, or the reason why it ended early.
 fn end(error: Error) -> Result<Option<Message>, WebSocketError> {
     match error {
         Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => Ok(None),

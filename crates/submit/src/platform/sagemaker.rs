@@ -1,4 +1,4 @@
-//! Training jobs of SageMaker. Its containers know the members from a file, and SageMaker encrypts what they send each
+//! Training jobs of SageMaker. Its containers know the members from a file, and SageMaker encrypts the messages to each
 //! other.
 
 use serde_json::{Value, json};

@@ -45,7 +45,7 @@ fn a_process_runs_while_it_holds_the_lock_and_leaves_its_exit_code() {
 #[test]
 fn a_killed_process_and_one_of_an_earlier_boot_are_lost() {
     let (_dir, folder) = folder();
-    // As after SIGKILL: the lock is released, and there is no exit code.
+    // As after SIGKILL: the lock is released, and without an exit code.
     drop(folder.enter().unwrap());
     assert_eq!(folder.state().unwrap(), ProcessState::Lost);
     let path = folder.path.join(PROCESS_FILE);

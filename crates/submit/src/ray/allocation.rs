@@ -115,7 +115,7 @@ impl RayAllocation {
         route.unwrap_or(local)
     }
 
-    /// Returns the command of the launcher for words in which other words stand for addresses and folders; `package` is the
+    /// Returns the command of the launcher with placeholders for addresses and folders; `package` is the
     /// folder of the unpacked package.
     #[must_use]
     pub fn launcher(&self, words: &[String], package: &Path) -> ProcessCommand {

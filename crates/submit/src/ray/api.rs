@@ -197,7 +197,7 @@ impl RayApi {
             .map(|_| ())
     }
 
-    /// Removes a job that has ended from the list; one that does not exist is no failure.
+    /// Removes a job that has ended from the list; one that does not exist is not a failure.
     pub(super) fn delete(&self, id: &str) -> Result<(), SubmitError> {
         self.call("DELETE", &format!("api/jobs/{id}"), None)
             .map(|_| ())
@@ -228,7 +228,7 @@ impl RayApi {
         }
     }
 
-    /// Copies what was not shown of the output of a job to `out` until its connection ends. Returns whether the job is over.
+    /// Copies the new output of a job to `out` until its connection ends. Returns whether the job is over.
     fn copy_new(
         &self,
         id: &str,

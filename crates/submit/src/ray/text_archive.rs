@@ -1,13 +1,13 @@
-//! An archive as lines of text, for output in which Ray and the program write lines of their own.
+//! An archive as lines of text, for output in which Ray and the program write other lines.
 //!
-//! Each line is written at once, so another line may stand between two of them, but not within one.
+//! Each line is written at once, so another line may be between two of them, but not within one.
 
 use std::io::{Error, ErrorKind, Result, Write};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// What the lines of an archive begin with.
+/// The prefix of an archive's lines.
 const LINE: &str = "archive: ";
 /// The line after the last one.
 const END: &str = "archive ends";

@@ -1,4 +1,4 @@
-//! [`SlurmAllocation`]: what the launcher of a job needs to know and to do inside of its allocation.
+//! [`SlurmAllocation`]: the launcher's knowledge and actions inside of its allocation.
 
 use std::net::{IpAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -21,7 +21,7 @@ const LEADER_FILE: &str = "leader.json";
 const EARLIER_MAX: Duration = Duration::from_secs(1800);
 /// The number of looks without a heartbeat after which the launcher of an earlier allocation is lost: 60 s.
 const EARLIER_SILENT: u32 = 120;
-/// The exit code of a launcher that was told to end and has saved a checkpoint.
+/// The exit code of a launcher that was ordered to end and has saved a checkpoint.
 pub(super) const DRAINED_CODE: i32 = 143;
 
 /// The allocation of a job, as Slurm describes it to the processes in it.
@@ -29,7 +29,7 @@ pub(super) const DRAINED_CODE: i32 = 143;
 pub struct SlurmAllocation {
     /// The number of the job.
     pub id: u64,
-    /// The number of the array of which it is a task.
+    /// The number of its array.
     pub array: Option<u64>,
     /// The name of this node.
     pub node: String,
@@ -175,7 +175,7 @@ impl SlurmAllocation {
         Ok(None)
     }
 
-    /// Starts the heartbeat of the launcher, by which others know that it runs.
+    /// Starts the heartbeat of the launcher, which shows others that it runs.
     ///
     /// # Errors
     /// The folder cannot be written.

@@ -12,7 +12,7 @@ use crate::job_paths::JobPaths;
 use crate::process_folder::ProcessState;
 use crate::state::JobState;
 
-/// Time limit for the scheduler to end a job that it was told to end.
+/// Time limit for the scheduler to end a job.
 const END_MAX: Duration = Duration::from_secs(90);
 /// How long a command waits before it reports that it waits.
 const QUIET_MAX: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ const MAY_HAVE_ARRIVED: [&str; 4] = [
     "Zero Bytes were transmitted or received",
     "Unexpected message received",
 ];
-/// Parts of the problems of `sbatch` that say nothing about the job: those of its configuration, its network and its keys.
+/// Parts of the problems of `sbatch` that do not concern the job: those of its configuration, its network and its keys.
 const ABOUT_SLURM: [&str; 9] = [
     "configuration source",
     "uthentication",

@@ -1,5 +1,5 @@
 //! What an agent does when the first node of an allocation, on which the launcher runs, is lost: Slurm keeps such an allocation
-//! (`--no-kill`), without anyone who trains in it. The agents of the other nodes queue the job again.
+//! (`--no-kill`), without a process that trains in it. The agents of the other nodes queue the job again.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::process_folder::{ProcessState, read_json, remove_if_exists};
 
 /// The file with the [`QueuedAgain`].
 const QUEUED_AGAIN_FILE: &str = "queued-again.json";
-/// The number of looks without a heartbeat after which Slurm is asked about the launcher, and between two questions.
+/// The number of looks without a heartbeat after which Slurm is queried about the launcher, and between two questions.
 const ASK_EVERY: u32 = 4;
 /// The number of looks without a heartbeat after which a launcher whose node Slurm has not missed yet is lost: 25 s.
 const LOST_AFTER: u32 = 50;
@@ -91,7 +91,7 @@ impl JobReport {
     }
 }
 
-/// What is known about a launcher without a heartbeat.
+/// The state of a launcher without a heartbeat.
 #[derive(Debug, PartialEq, Eq)]
 enum LauncherVerdict {
     /// It may still run.

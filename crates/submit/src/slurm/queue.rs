@@ -33,7 +33,7 @@ impl SqueueLine {
     /// The format of [`SqueueLine::parse`].
     const FORMAT: &str = "%i|%T|%B|%N|%r";
 
-    /// Returns the number of a job, and what is reported about it.
+    /// Returns the number of a job, and the report about it.
     fn parse(line: &str) -> Option<(String, Self)> {
         let mut fields = line.splitn(5, '|').map(|field| field.trim().to_owned());
         let id = fields.next()?;
@@ -62,7 +62,7 @@ impl SqueueLine {
     }
 }
 
-/// What the folder of a job reports about its launcher.
+/// The launcher's state in the folder of a job.
 struct LauncherReport {
     process: ProcessState,
     silent: SilentProcesses,
@@ -200,7 +200,7 @@ fn interpret(line: &SqueueLine, launcher: &LauncherReport, is_cancelled: bool) -
     }
 }
 
-/// Returns the reason for which a job waits, with what it means if the job may wait for ever.
+/// Returns the reason for which a job waits, with a warning if the job may wait for ever.
 fn explained(reason: &str) -> String {
     let meaning = match reason {
         "None" => return String::new(),
@@ -255,7 +255,7 @@ fn silent_nodes(agents: &[(String, Duration)]) -> Option<String> {
     ))
 }
 
-/// Returns a function that reports whether a job is over; it asks the scheduler now and then.
+/// Returns a function that reports whether a job is over; it queries the scheduler now and then.
 pub(super) fn watch(id: &str, paths: &JobPaths) -> impl FnMut() -> bool + use<> {
     let (id, paths) = (id.to_owned(), paths.clone());
     let mut asked: Option<Instant> = None;

@@ -8,7 +8,7 @@ use crate::job_paths::JobPaths;
 use crate::run_inputs::JobResources;
 use crate::shell_words;
 
-/// Seconds before the time limit at which the launcher is told to save a checkpoint.
+/// Seconds before the time limit at which the launcher is ordered to save a checkpoint.
 const SIGNAL_S: u32 = 120;
 
 /// Returns the script. A lost node does not end the job (`--no-kill`); the launcher gets SIGTERM before the time limit and
@@ -40,7 +40,7 @@ pub(super) fn text(
     text
 }
 
-/// Returns the script of an array with a task for each folder, of which at most `side_by_side` run at the same time. Each
+/// Returns the script of an array with a task for each folder, with at most `side_by_side` of them at the same time. Each
 /// task is a job as that of [`text`], with the program in its folder.
 pub(super) fn array_text(
     settings: &SlurmSettings,

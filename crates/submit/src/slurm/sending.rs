@@ -53,7 +53,7 @@ impl LeadingJob {
     }
 }
 
-/// Notes a script that is about to be sent. What an earlier script has left is forgotten.
+/// Notes a script that is about to be sent. The note of an earlier script is dropped.
 pub(super) fn note(folder: &Path, sent: &SentScript) -> Result<(), SubmitError> {
     for file in [LEADING_FILE, SENT_FILE] {
         remove_if_exists(&folder.join(file))?;

@@ -5,7 +5,7 @@ use crate::shell_words;
 /// A part of the banner.
 const BANNER: &str = "REMOTE HOST IDENTIFICATION HAS CHANGED";
 
-/// What the banner reports. Versions of `ssh` leave out parts of it.
+/// The report of the banner. Versions of `ssh` leave out parts of it.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct ChangedKey {
     /// The file and the number of the line with the old key.

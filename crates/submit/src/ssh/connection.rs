@@ -14,13 +14,13 @@ use crate::limited::wait;
 use crate::process_folder::create_private;
 use crate::shell_words;
 
-/// The exit code of `ssh` for a failure of its own.
+/// The exit code of `ssh` for its own failures.
 const SSH_FAILED: i32 = 255;
 /// The maximum length of the path of a socket, less the 17 characters that `ssh` adds for a moment.
 const SOCKET_PATH_MAX: usize = 104 - 17;
 /// The length of the name of a socket: a hash of the host in hexadecimal digits, and a short one of the options.
 const SOCKET_NAME: usize = 40 + 9;
-/// The line after which a script prints what this program reads, and no user.
+/// The line after which a script prints the text for this program.
 pub(super) const MARK: &str = "ronde-begins";
 /// The maximum size of an answer that is kept.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;
@@ -84,7 +84,7 @@ const HELP: [(&str, &str); 14] = [
         "your share of the disk is full: free some space, or set `folder` of the target to another disk",
     ),
     (
-        // Some shells say no more about a full disk.
+        // Some shells report no more about a full disk.
         "I/O error",
         "the disk is full or damaged: free some space, or set `folder` of the target to another disk",
     ),
@@ -178,7 +178,7 @@ impl SshConnection {
     /// Runs a remote command line within `limit` and returns its output.
     ///
     /// # Errors
-    /// The connection or the command fails, with what it printed and a hint.
+    /// The connection or the command fails, with its output and a hint.
     pub(super) fn call(
         &self,
         remote: &str,

@@ -1,10 +1,10 @@
-//! [`HostFacts`]: what a host reports about itself and its `ronde`, and whether hosts can train together.
+//! [`HostFacts`]: the report of a host about itself and its `ronde`, and whether hosts can train together.
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::SubmitError;
 
-/// What a host reports about itself.
+/// The report of a host about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFacts {
     /// The version of `ronde` on it.

@@ -10,7 +10,7 @@ use crate::error::SubmitError;
 use crate::fetching::{LAUNCHER_LOG, create};
 
 /// Writes the results as an archive, without the job's secrets, and the launcher's output. Argument: the folder of the job.
-/// Files that a run replaces meanwhile are no failure.
+/// Files that a run replaces meanwhile do not count as failures.
 const SEND: &str = r#"
 cd -- "$1" || exit 71
 set --
@@ -84,7 +84,7 @@ fn fetch_from(
     }
 }
 
-/// Passes on what is written, and counts it.
+/// Passes on written bytes, and counts them.
 struct CountedOutput<W> {
     out: Option<W>,
     bytes: u64,

@@ -20,7 +20,7 @@ use crate::shell_words;
 const START_MAX: Duration = Duration::from_secs(120);
 /// Time limit for a copy from the first host.
 const COPY_MAX: Duration = Duration::from_secs(4 * 3600);
-/// Prints what an agent needs to know. Argument: the folder of the job. The token is the last line.
+/// Prints the information for an agent. Argument: the folder of the job. The token is the last line.
 const DESCRIBE: &str = r#"
 cd -- "$1" || exit 71
 printf 'command '; tr -d '\n' < launcher/command.json; echo
@@ -54,7 +54,7 @@ wc -c < "$1"
 test -z "$2" || find "$2" -type f -exec printf 'x%.0s' {} + | wc -c
 "#;
 
-/// What the first host reports about a job.
+/// The report of the first host about a job.
 struct JobOnFirstHost {
     /// The address of the newest coordinator.
     address: String,

@@ -18,7 +18,7 @@ pub(super) const COPY_MAX: Duration = Duration::from_secs(4 * 3600);
 /// Creates the folder of ronde, notes what the job uses, and reports what is there. Arguments: the folder, the name of the program,
 /// that of the data, the mark of the job. The first line is [`MARK`].
 ///
-/// `cat` writes what can fail on a full disk, because some shells report that as `I/O error`.
+/// `cat` writes the bytes that can fail on a full disk, because some shells report that as `I/O error`.
 const PROBE: [&str; 3] = [
     r#"
 echo ronde-begins
@@ -114,7 +114,7 @@ pub(super) struct HostNeeds<'a> {
     /// The path of the program on the hosts, if they have one.
     pub(super) installed: Option<&'a str>,
     pub(super) inputs: Option<InputFolder>,
-    /// What tells the job from others on the hosts.
+    /// The mark that distinguishes the job from others on the hosts.
     pub(super) mark: String,
 }
 
@@ -229,7 +229,7 @@ impl PreparedHost {
     }
 }
 
-/// Returns the error of a host that did not run the program. A connection that was lost says nothing about the program.
+/// Returns the error of a host that did not run the program. A lost connection does not concern the program.
 fn cannot_run(connection: &SshConnection, program: &str, error: SubmitError) -> SubmitError {
     match error {
         SubmitError::Host {

@@ -14,7 +14,7 @@ use crate::process_folder::{ProcessCommand, ProcessFolder, ProcessState};
 
 /// Time limit for a launcher to begin its run.
 const BEGIN_MAX: Duration = Duration::from_secs(60);
-/// The word of an order that stands for the file with the token.
+/// The word for the file with the token in an order.
 pub(super) const TOKEN_WORD: &str = "{token}";
 
 /// A process to start, sent to its host over standard input, because it may have a token.
@@ -25,7 +25,7 @@ pub struct StartOrder {
     pub folder: PathBuf,
     /// The command.
     pub command: ProcessCommand,
-    /// The join token that an agent needs; `{token}` among the words stands for the file with it.
+    /// The join token that an agent needs; `{token}` among the words is the file with it.
     pub token: Option<String>,
     /// The folder of the job whose coordinator this process starts; then the start takes until it listens.
     pub leads: Option<PathBuf>,

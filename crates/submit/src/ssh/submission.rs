@@ -1,4 +1,4 @@
-//! [`Submission`]: places one job on hosts: checks them, copies what they lack, starts the launcher and the agents.
+//! [`Submission`]: submits one job to hosts: checks them, copies missing files, starts the launcher and the agents.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -119,7 +119,7 @@ impl<'a> Submission<'a> {
         InputFolder::of(self.request)
     }
 
-    /// Returns what would be sent to the hosts.
+    /// Returns the preview of the files and commands for the hosts.
     pub(super) fn preview(&self) -> Result<String, SubmitError> {
         let settings = &self.target.settings;
         let mut lines = Vec::new();
@@ -211,7 +211,7 @@ impl<'a> Submission<'a> {
         }
     }
 
-    /// Checks all hosts and copies what they lack.
+    /// Checks all hosts and copies missing files.
     fn prepare(&self) -> Result<HostsOfJob, SubmitError> {
         let settings = &self.target.settings;
         let program = match settings.program {
@@ -509,7 +509,7 @@ mod tests {
         assert!(disk.path().join("job").exists());
         run(REMOVE, &[&folder, "mine"]);
         assert!(!disk.path().join("job").exists());
-        // A host with a disk of its own, whose folder stays after a submitter that was killed.
+        // A host with a separate disk, whose folder stays after a submitter that was killed.
         for _ in 0..2 {
             assert_eq!(run(JOIN_FOLDER, &[&folder, "mine", "2"]), "separate");
         }

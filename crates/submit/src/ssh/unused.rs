@@ -1,6 +1,6 @@
 //! Which programs and data of a host its jobs use, and the removal of those that none uses.
 //!
-//! A submission notes what it uses before it looks whether that is there. Whoever removes something renames it first and then
+//! A submission notes its files before it looks for them. A process that removes something renames it first and then
 //! looks for notes again. So one of the two sees the other, whichever machines they are on.
 
 /// Notes what a job uses. Is executed in the folder of ronde, with the variables `mark` of the job, `program` and `inputs`: the
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(run_script(&note, &[], b"").0, 0);
     }
 
-    /// Removes what no job uses after the removal of job `gone`, and returns what is left.
+    /// Removes the files that no job uses after the removal of job `gone`, and returns the remaining ones.
     fn left(disk: &Path) -> Vec<String> {
         let gone = disk.join("jobs/gone").display().to_string();
         assert_eq!(run_script(REMOVE_UNUSED, &[&gone, "gone"], b"").0, 0);

@@ -188,7 +188,7 @@ fn predictions(view: &RunView, columns: usize) -> Vec<String> {
 }
 
 /// Returns the lines of a field of the summary, broken between its parts. A value that is too long for the column of
-/// values has a line of its own.
+/// values has a separate line.
 fn field(label: &str, parts: &[String], columns: usize) -> Vec<String> {
     const INDENT: usize = 17;
     let mut lines = vec![format!("  {label:<15}")];

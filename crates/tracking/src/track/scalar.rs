@@ -4,7 +4,7 @@ use ronde_core::{Event, Rank};
 
 use super::committed;
 
-/// Ranks from this number on have no numbers of their own, so that the number of names is bounded.
+/// Ranks from this number on have no separate numbers, so that the number of names is bounded.
 pub const RANKS_MAX: u32 = 64;
 
 /// A number of a run after a step.

@@ -19,7 +19,7 @@ pub enum Resume {
     Never,
     /// Resume if there is a checkpoint of this plan, and start with the first step otherwise.
     IfAvailable,
-    /// Resume, and fail if there is no checkpoint of this plan.
+    /// Resume, and fail without a checkpoint of this plan.
     Required,
 }
 
@@ -33,7 +33,7 @@ pub struct ProcessContext {
     pub remote: fn() -> RemoteSettings,
     /// Returns the default folder for data indexes and caches; the run file can set another one.
     pub cache_folder: fn() -> Option<PathBuf>,
-    /// Set when the job is asked to stop: it saves a checkpoint after the current step and stops training.
+    /// Set when the job is to stop: it saves a checkpoint after the current step and stops training.
     pub stop: Arc<AtomicBool>,
 }
 

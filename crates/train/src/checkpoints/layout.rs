@@ -125,7 +125,7 @@ impl ReplicaLayout {
     }
 
     /// Returns the slices that rank `index` of `count` saves: the elements `owned` of the vectors with an element for each one
-    /// of the flat state, its share of those that every rank holds, and what it holds of the others.
+    /// of the flat state, its share of those that every rank holds, and its parts of the others.
     pub(crate) fn share<'a>(
         &'a self,
         state: &[HeldVector<'a>],

@@ -32,7 +32,7 @@ pub(crate) struct LoadedCheckpoint {
 }
 
 /// Loads the newest published and valid checkpoint before step `end` into `state` and verifies every byte that it reads.
-/// Returns `None` without a change if there is no checkpoint at all. After an error the contents of `state` are
+/// Returns `None` without a change if no checkpoint exists. After an error the contents of `state` are
 /// unspecified.
 ///
 /// # Errors

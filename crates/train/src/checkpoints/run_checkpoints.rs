@@ -142,7 +142,7 @@ impl RunCheckpoints {
         }
     }
 
-    /// Records what the threads that write and publish do.
+    /// Records the activity of the threads that write and publish.
     pub(crate) fn record_spans(&mut self, spans: Arc<BackgroundSpans>) {
         self.spans = spans;
     }

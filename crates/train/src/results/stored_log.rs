@@ -44,7 +44,7 @@ impl StoredLog {
         }
         let mut length = self.copy(&self.current, self.position, out)?;
         if length.is_some_and(|length| length < self.position) {
-            // It was rotated: the rest of what it had is in the other object.
+            // It was rotated: the rest of its contents is in the other object.
             self.copy(&self.rotated, self.position, out)?;
             length = self.copy(&self.current, 0, out)?;
         }
@@ -53,7 +53,7 @@ impl StoredLog {
         Ok(self.is_known)
     }
 
-    /// Copies an object from a position on, and returns its length; `None` if there is no such object.
+    /// Copies an object from a position on, and returns its length; `None` if it does not exist.
     fn copy(
         &self,
         name: &str,

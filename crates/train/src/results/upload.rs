@@ -291,7 +291,7 @@ impl RunningUpload {
         };
         let mut begin = Vec::new();
         if let Ok(opened) = File::open(&file.path) {
-            // What cannot be read is not the same.
+            // An unreadable file counts as different.
             let _ = opened.take(earlier.len() as u64).read_to_end(&mut begin);
         }
         if begin == earlier {
@@ -409,7 +409,7 @@ mod tests {
         StoredResults::open(&address, &RemoteSettings::default()).unwrap()
     }
 
-    /// Reads what was sent as another machine does.
+    /// Reads the sent files as another machine does.
     fn read_back(stored: &StoredResults, folder: &Path) {
         let path = |name: &str| folder.join(name);
         let mut shown = Vec::new();

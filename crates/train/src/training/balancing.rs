@@ -9,7 +9,7 @@ use crate::config::BalanceMode;
 use crate::error::TrainError;
 
 impl Training {
-    /// Begins to measure the speeds of the members of a new generation, if the run file asks for it. All members call it
+    /// Begins to measure the speeds of the members of a new generation, if the run file requests it. All members call it
     /// before their first step, when their shares are equal.
     pub(super) fn measure_speeds(&mut self) {
         let is_measured = self.plan.config.workers.balance == BalanceMode::Measured;

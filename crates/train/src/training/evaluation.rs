@@ -1,4 +1,4 @@
-//! The evaluations of a [`Training`], and what they decide: when the run ends, and which model is the trained one.
+//! The evaluations of a [`Training`], and their decisions: the end of the run, and the trained model.
 
 use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Rank, Step};

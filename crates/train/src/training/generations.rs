@@ -282,7 +282,7 @@ impl Training {
     }
 
     /// Replaces the assignment of layers and shards to ranks between two steps. All members call it at the same step; their
-    /// loaders start anew.
+    /// loaders start again.
     ///
     /// # Errors
     /// The members of a part of the mesh cannot connect.

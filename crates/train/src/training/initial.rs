@@ -30,7 +30,7 @@ impl SharedInitialWeights {
     }
 }
 
-/// What the members of a generation need of the initial weights.
+/// The needs of a generation's members for the initial weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SharedPart {
     /// The hash alone, from this member: the run has begun, and weights are copied as in any generation.

@@ -1,4 +1,4 @@
-//! [`WorkerTimes`]: measures what the layers of a model and the rest of a step take on this machine.
+//! [`WorkerTimes`]: measures the times of the layers of a model and of the rest of a step on this machine.
 
 use std::sync::{Arc, Barrier};
 use std::thread;
@@ -21,7 +21,7 @@ use crate::timed_layer::{PassKind, PassTimes, TimedLayer};
 
 /// The number of shards of a measured step: the first one of a step prepares the weights for the others.
 const SHARDS: u32 = 4;
-/// The same where so many take longer than the time limit.
+/// The same where this number takes longer than the time limit.
 const FEW_SHARDS: u32 = 2;
 /// The most steps that are measured.
 const STEPS_MAX: usize = 5000;
@@ -193,7 +193,7 @@ fn weights_share(halves: &PassTimes) -> f64 {
     weights_s / (input_s + weights_s).max(f64::MIN_POSITIVE)
 }
 
-/// What is measured of a training.
+/// The measurements of a training.
 #[derive(Debug, Clone, Copy, Default)]
 struct MeasuredForm {
     schedule: ScheduleName,
@@ -395,7 +395,7 @@ fn loss_transfers(
     loss.transfers_of_parts(targets, widths.len())
 }
 
-/// Returns what is known of a layer without measuring, and changes the shape of its input to that of its output.
+/// Returns the known facts of a layer without measuring, and changes the shape of its input to that of its output.
 fn outline(layer: &dyn Layer, shape: &mut Vec<usize>, ends: PassEnds) -> LayerTimes {
     let tensors = layer.layout().tensors.iter();
     let elements = tensors.map(TensorEntry::elements).sum();

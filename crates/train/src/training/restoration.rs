@@ -1,7 +1,7 @@
 //! [`CopyRestoration`]: second copies of slices that members receive after training has continued, some at each step boundary.
 //!
 //! After a loss, members only wait for the slices that they need. Missing second copies follow in exchanges of the same kind, each
-//! of which is over before the next step begins, so a step always finds the same slices complete on all members.
+//! over before the next step starts, so a step always finds the same slices complete on all members.
 //!
 //! A copy that is sent during a step would need the gradient of that step for a state that has not arrived yet. A copy counts when
 //! it is complete; until then it is in no report after a further loss. While a worker joins, or the weights are divided

@@ -73,7 +73,7 @@ impl Training {
         self.session.attach(note);
     }
 
-    /// Makes a checkpoint due, or records once that there is no folder for it.
+    /// Makes a checkpoint due, or records once that its folder is missing.
     fn request_save(&mut self) {
         if let Some(saving) = &mut self.checkpoints {
             saving.request();

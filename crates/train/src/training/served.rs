@@ -25,7 +25,7 @@ pub(super) struct OwnUpdates {
     next: u64,
 }
 
-/// What a thread that serves returns.
+/// The result of a serving thread.
 pub(super) type Served = Result<(), ParallelError>;
 
 impl Training {
@@ -243,7 +243,7 @@ pub(super) fn join(threads: Vec<ScopedJoinHandle<'_, Served>>) -> Served {
     for thread in threads {
         match thread.join() {
             Ok(served) => all = all.and(served),
-            // This worker ends, as after a panic of its own.
+            // This worker ends, as after its own panic.
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }

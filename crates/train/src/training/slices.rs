@@ -75,7 +75,7 @@ impl Training {
         ))
     }
 
-    /// Describes the vectors of which each worker has its own part, and the cost of a lost worker.
+    /// Describes the vectors whose parts are on different workers, and the cost of a lost worker.
     fn distribution(&self, workers: usize) -> String {
         let config = &self.plan.config;
         let most = |vector: &DistributedVector| vector.layout().iter().map(HeldRanges::len).max();
@@ -228,7 +228,7 @@ impl Training {
 
     /// Returns the words of all members, one after the other by rank.
     pub(super) fn gather_words(&self, mine: &[u64]) -> Result<Vec<u64>, TrainError> {
-        // Words are sent as i64 with the same bits, because there is no unsigned 64-bit element type.
+        // Words are sent as i64 with the same bits, because no element type is unsigned with 64 bits.
         let mine: Vec<i64> = mine.iter().map(|word| word.cast_signed()).collect();
         let all = self.member.group.all_gather(&mine);
         let all = all.map_err(TrainError::Heal)?.into_iter();
@@ -349,7 +349,7 @@ fn other_vectors(strategy: &dyn Strategy, config: &RunConfig) -> Vec<(&'static s
     names.into_iter().zip(lens).collect()
 }
 
-/// Joins ranges of the state with those of each distributed vector, which come after it.
+/// Joins ranges of the state with those of each distributed vector, which follow it.
 fn joined<'a>(
     strategy: &'a dyn Strategy,
     state: &HeldRanges,

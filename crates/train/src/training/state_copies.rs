@@ -1,6 +1,6 @@
 //! Copies of the state in the memory of the workers of a [`Training`], from which they continue after a loss without a checkpoint.
 //!
-//! After the first step and every `elastic.copy_steps` steps, each rank copies what it has of the state, and sends the parts that no other rank has to another
+//! After the first step and every `elastic.copy_steps` steps, each rank copies its part of the state, and sends the parts that no other rank has to another
 //! one, if possible on another host. The messages travel during the next step, before whose vote every rank waits for them. So after
 //! that vote the copy is complete on all ranks, and only then the one before is dropped: a loss at any moment leaves a complete copy
 //! with the remaining ranks, unless a rank and the one that has its parts are lost together.
@@ -32,7 +32,7 @@ struct CopiedPart {
     values: Vec<f32>,
 }
 
-/// What a rank has of the state before a step, and of the parts of other ranks.
+/// A rank's part of the state before a step, and of the parts of other ranks.
 struct StateCopy {
     next: Step,
     session: Vec<u8>,
@@ -175,7 +175,7 @@ impl Training {
         Ok(())
     }
 
-    /// Returns a copy of what this rank has of the state before a step.
+    /// Returns a copy of this rank's part of the state before a step.
     fn copy_of_state(&self, next: Step) -> StateCopy {
         let vectors = vectors(&*self.strategy, &self.copies);
         let own = vectors.iter().enumerate().map(|(vector, part)| CopiedPart {

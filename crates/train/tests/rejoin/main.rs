@@ -457,7 +457,7 @@ fn ends(workers: Vec<(u32, JoinHandle<Result<Bits, TrainError>>)>) -> Vec<Bits> 
         .map(|(id, thread)| (id, thread.join().unwrap()))
         .collect();
     if ends.iter().any(|(id, end)| *id < 100 && end.is_ok()) {
-        // A worker died in the last operation of the run, after which nobody waits for its replacement.
+        // A worker died in the last operation of the run, after which no member waits for its replacement.
         let is_late =
             |end: &Result<Bits, TrainError>| matches!(end, Err(TrainError::Membership(_)));
         ends.retain(|(id, end)| *id < 100 || !is_late(end));
@@ -582,7 +582,7 @@ fn half_of_the_workers_die_and_are_replaced() {
     }
 }
 
-/// Trains with three workers, of which one misses the outcome of an operation, and returns how often a stored gradient
+/// Trains with three workers, lets one miss the outcome of an operation, and returns how often a stored gradient
 /// was applied.
 fn miss_outcome(run: RunSettings, operation: u32, undisturbed: &Bits) -> usize {
     let job = Arc::new(Job {

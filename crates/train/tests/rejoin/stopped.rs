@@ -67,7 +67,7 @@ fn a_stopped_worker_copies_the_slices_that_the_others_have_trained_meanwhile() {
     }
 }
 
-/// Trains with `count` workers, of which one is stopped at one of its operations, and returns their states.
+/// Trains with `count` workers, one of them stopped at one of its operations, and returns their states.
 fn train_stopped(job: &Arc<Job>, count: u32, (stopped, operation): (u32, u32)) -> Vec<Bits> {
     let fault = |id| (id == stopped).then_some(InjectedFault::Stops(operation));
     let workers = start_all(job, count, fault).into_iter();

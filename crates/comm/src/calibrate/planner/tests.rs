@@ -176,7 +176,7 @@ fn two_hosts_measure_what_differs_between_them_and_one_host_all() {
 
 #[test]
 fn times_within_a_host_correct_the_costs() {
-    // Two algorithms with the same counts between two ranks, one of which takes longer.
+    // Two algorithms with the same counts between two ranks, one slower than the other.
     let (hosts, operation) = (Hosts::one(2), Operation::AllReduce(ReduceOp::Sum));
     let mut planner = planner(&hosts, Duration::from_secs(10));
     play_by(&mut planner, |counts, step, _| {

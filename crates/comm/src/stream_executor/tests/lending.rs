@@ -141,7 +141,7 @@ fn a_withdrawn_message_is_never_taken_and_the_cause_of_its_sender_is_reported() 
         let values = vec![7; LEN];
         mark.end();
         write_all(&mut last, &lent(&values));
-        // What follows does not take its place.
+        // Later errors do not replace it.
         write_all(&mut last, &header(FrameKind::Message, message(1), 1));
         write_all(&mut last, &[1]);
         write_all(&mut last, &lent(&values));

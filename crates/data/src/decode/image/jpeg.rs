@@ -10,7 +10,7 @@ use zune_jpeg::zune_core::options::DecoderOptions;
 use super::pixels::{Channels, PixelSize, SIDE_MAX, level, within};
 use crate::picture::{JpegColours, JpegHeader, Orientation};
 
-/// The largest number of passes of a progressive JPEG, each of which costs time.
+/// The largest number of passes of a progressive JPEG, which cost time.
 const SCANS_MAX: usize = 64;
 /// The number of last bytes that are searched for the end marker of a JPEG.
 const END_WITHIN: usize = 64 << 10;
@@ -60,7 +60,7 @@ fn is_known(header: &JpegHeader, colours: JpegColours) -> bool {
     }
 }
 
-/// Returns the image without Adobe's segments, by which the decoder would interpret the components.
+/// Returns the image without Adobe's segments, which change the meaning of the components.
 fn plain<'a>(encoded: &'a [u8], header: &JpegHeader) -> Cow<'a, [u8]> {
     let mut encoded = Cow::Borrowed(encoded);
     for &marker in &header.adobe_at {

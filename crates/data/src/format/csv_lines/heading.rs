@@ -208,7 +208,7 @@ impl FirstLine {
         if integers.len() + names < texts.len() || integers.is_empty() {
             return Self::Record;
         }
-        // The last column may be a table of its own that was joined to the others.
+        // The last column may be a separate table that was joined to the others.
         let numbers = match integers.split_last() {
             Some((0, numbers)) if numbers.len() >= 3 => numbers,
             _ => &*integers,

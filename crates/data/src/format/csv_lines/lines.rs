@@ -18,7 +18,7 @@ pub(super) enum SplitOutcome {
     },
     /// The rest of the bytes is not a line, for this reason.
     Lost(&'static str),
-    /// There are no more lines.
+    /// All lines are read.
     End,
 }
 

@@ -203,7 +203,7 @@ impl NpzFile {
         Ok(columns)
     }
 
-    /// Returns the result of a scan of a damaged file, none of which is used.
+    /// Returns the result of a scan of a damaged file, which is not used.
     fn damaged(&self, problem: String, found: &mut ItemSink<'_>) -> Result<[u8; 32], DataError> {
         found(ScanItem::Bad {
             record: BadRecord {

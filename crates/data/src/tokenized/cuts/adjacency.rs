@@ -1,6 +1,6 @@
 //! [`Adjacency`]: which characters can be neighbours in a match of a regular expression.
 //!
-//! A match, or a look at what follows it, crosses from a character to the next one only where the expression has an element
+//! A match, or a look beyond it, crosses from a character to the next one only where the expression has an element
 //! for the first one that another element for the second one can follow (the pairs of Glushkov's automaton). Where no such
 //! pair fits, a search before the position sees the next character as it sees the end of the text: it fails on both.
 
@@ -99,7 +99,7 @@ impl Adjacency {
             }
             Expr::Group(inner) | Expr::AtomicGroup(inner) => self.visit(inner),
             Expr::LookAround(inner, LookAround::LookAhead | LookAround::LookAheadNeg) => {
-                // Its elements can follow the preceding ones, but what is matched next does not follow them.
+                // Its elements can follow the preceding ones, but the next match does not follow them.
                 let ends = self.visit(inner)?;
                 Some(Ends {
                     first: ends.first,

@@ -21,7 +21,7 @@ pub(super) struct Splitters {
     expressions: Vec<Adjacency>,
     /// Whether a step splits.
     is_splitting: bool,
-    /// The characters one of which a text must start with, so that no step puts a space before it.
+    /// The possible first characters of a text, so that no step puts a space before it.
     starts: Option<Vec<char>>,
     /// Whether a step replaces characters; it must be the last one.
     is_complete: bool,

@@ -471,7 +471,7 @@ impl KernelComparison<'_> {
     fn short_formats(&mut self) {
         for format in [ShortFormat::Bf16, ShortFormat::F16] {
             const LENGTH: usize = 40_001;
-            // Ranges of whole groups, the last of which is shorter.
+            // Ranges of whole groups, with a shorter last one.
             let parts = [0..64, 64..20_000, 20_000..LENGTH];
             let floats = |values: &std::ops::Range<usize>| {
                 ShortFormat::packed_length(values.start)..ShortFormat::packed_length(values.end)

@@ -35,7 +35,7 @@ impl KernelComparison<'_> {
         self.tokens_without_a_number();
     }
 
-    /// A factor of zero does not hide NaN or infinity, and what a product overwrites does not matter.
+    /// A factor of zero does not hide NaN or infinity, and overwritten values do not matter.
     fn products_with_zeros(&mut self) {
         for format in [None, Some(ShortFormat::Bf16)] {
             self.known_case(

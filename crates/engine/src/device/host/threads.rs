@@ -31,7 +31,7 @@ impl Threads {
         1 + self.helpers.as_ref().map_or(0, Helpers::count)
     }
 
-    /// Divides `0..items` into ranges of similar length, at most one per thread, each of which handles enough of the
+    /// Divides `0..items` into ranges of similar length, at most one per thread, which handle enough of the
     /// `floats`.
     pub(super) fn ranges(&self, items: usize, floats: usize) -> Vec<Range<usize>> {
         let parts = self.count().min(floats / FLOATS_MIN).min(items).max(1);
@@ -40,7 +40,7 @@ impl Threads {
             .collect()
     }
 
-    /// Calls `work` for each part, of which there is at most one per thread, and returns when all calls have.
+    /// Calls `work` for each part, at most one per thread, and returns when all calls have.
     pub(super) fn each<T: Send>(&self, parts: Vec<T>, work: impl Fn(T) + Sync) {
         let Some(helpers) = self.helpers.as_ref().filter(|_| parts.len() > 1) else {
             return parts.into_iter().for_each(work);

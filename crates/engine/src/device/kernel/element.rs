@@ -16,7 +16,7 @@ pub struct RowCopy {
     pub length: usize,
 }
 
-/// The same part of each row of a value, of which random numbers are drawn.
+/// The same part of each row of a value, for random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrawnRows {
     /// The number of elements of a row of the value.
@@ -80,7 +80,7 @@ kernels! {
             write dx,
         }
 
-        /// Writes a function of each element, and its slope if wanted. Those of infinite values are limits or NaN.
+        /// Writes a function of each element, and its slope if requested. Those of infinite values are limits or NaN.
         ActivateKernel as Activate, "activate" {
             read x,
             write y,

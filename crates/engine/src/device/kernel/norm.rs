@@ -38,7 +38,7 @@ kernels! {
             shape: BatchNorm,
         }
 
-        /// Computes the gradients of the input, of gamma and beta, and of the added operand if wanted.
+        /// Computes the gradients of the input, of gamma and beta, and of the added operand if requested.
         BatchNormGradientKernel as BatchGradient, "batch_norm_gradient" {
             read x,
             read y,
@@ -60,7 +60,7 @@ kernels! {
             read variance,
             write statistics,
             ;
-            /// What is added to each variance.
+            /// The term that is added to each variance.
             epsilon: f64,
         }
 
@@ -156,7 +156,7 @@ kernels! {
             write y,
             write statistics,
             ;
-            /// What is added to each variance.
+            /// The term that is added to each variance.
             epsilon: f64,
         }
 

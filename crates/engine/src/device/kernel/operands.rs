@@ -12,7 +12,7 @@ pub trait KernelMemory {
     type Write: OperandLength;
 }
 
-/// Floats of which the number is known.
+/// Floats of a known number.
 pub trait OperandLength {
     /// Returns the number of floats.
     fn floats(&self) -> usize;

@@ -24,7 +24,7 @@ kernels! {
         ///
         /// A score of -infinity has a weight of zero. A score of NaN or infinity, and scores that are all -infinity, make all
         /// weights of their query NaN. Keys and values beyond the length have no effect, whatever they are; those after the
-        /// query's token in causal attention have a weight of zero, by which they may be multiplied.
+        /// query's token in causal attention have a weight of zero, which may multiply them.
         AttendKernel as Attend, "attend" {
             read queries,
             read keys_values,

@@ -1,4 +1,4 @@
-//! The observed device reports what the other one computes.
+//! The observed device reports the computations of the other one.
 
 use std::sync::Mutex;
 

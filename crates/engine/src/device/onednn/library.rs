@@ -256,7 +256,7 @@ impl OneDnnLibrary {
         let letter = |is_transposed| if is_transposed { b'T' } else { b'N' } as c_char;
         let [m, n, k] = [rows, columns, depth].map(|length| length as i64);
         let distance = |length: usize| length.max(1) as i64;
-        // SAFETY: the operands have as many elements as the lengths say.
+        // SAFETY: the operands have as many elements as their lengths.
         let status = unsafe {
             (self.common.multiply)(
                 letter(left.2),

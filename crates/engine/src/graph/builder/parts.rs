@@ -98,7 +98,7 @@ impl GraphBuilder {
         self.add_operation(operation, &[x], shape, tensors)
     }
 
-    /// Adds `x * weight` with the part's share of the rows of a matrix `[inputs, outputs]` for all parts, of which `x` has the
+    /// Adds `x * weight` with the part's share of the rows of a matrix `[inputs, outputs]` for all parts, where `x` has the
     /// part's inputs. The sum over the parts is the product: see [`GraphBuilder::sum_parts`].
     pub fn linear_rows(
         &mut self,

@@ -145,7 +145,7 @@ impl GraphBuilder {
         found
     }
 
-    /// Adds the concatenation of values of some shapes along their tokens, of which the first one is divided.
+    /// Adds the concatenation of values of some shapes along their tokens, where the first one is divided.
     fn concatenate_tokens(
         &mut self,
         values: &[GraphValue],

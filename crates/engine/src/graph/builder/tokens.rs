@@ -82,7 +82,7 @@ impl GraphBuilder {
     }
 
     /// Adds the same sum of values `[tokens, width]`, and divides it along the tokens: in training, a process has those of its
-    /// parts. `blocks` are the lengths of the runs of tokens of which each part has a segment; together they are all tokens.
+    /// parts. `blocks` are the lengths of the runs of tokens with a segment for each part; together they are all tokens.
     /// [`GraphBuilder::add`], [`GraphBuilder::dropout`], [`GraphBuilder::layer_norm`], [`GraphBuilder::bias`] and
     /// [`GraphBuilder::positions`] of a divided value compute these tokens only, [`GraphBuilder::slice`] takes a block, and
     /// [`GraphBuilder::concatenate`] joins values along the tokens. Operations of parts need [`GraphBuilder::all_tokens`].

@@ -1,6 +1,6 @@
 //! Values that are not kept: cheap operations compute their outputs again before the backward passes that read them.
 //!
-//! In training, what operations keep of such a value is dropped as soon as it was used, and a handle finds these places
+//! In training, kept copies of such a value are dropped as soon as it was used, and a handle finds these places
 //! again. The value exists once more from the backward pass of its last reader to that of the operation that computes it.
 //!
 //! These are the outputs of normalisations and activation functions. They have the same bits again; in short formats they are
@@ -39,7 +39,7 @@ impl GraphLayer {
         }
     }
 
-    /// Drops what an operation keeps of values that are computed again, right after its forward pass.
+    /// Drops an operation's copies of values that are computed again, right after its forward pass.
     pub(super) fn leave_values_again(
         &mut self,
         index: usize,
@@ -104,7 +104,7 @@ impl GraphLayer {
             }
             if !again.found.has_values() {
                 let producer = again.value - 1;
-                // Those that the operation reads, of which it computes its output again.
+                // Those that the operation reads, to compute its output again.
                 let (before, rest) = known.split_at_mut(place);
                 self.restore(producer, before, (shard, state))?;
                 self.compute_again(&mut rest[0], (shard, state))?;

@@ -46,7 +46,7 @@ impl GraphLayer {
         self.state = state;
     }
 
-    /// Returns the format in which an operation packs what it computes.
+    /// Returns the format in which an operation packs its results.
     pub(super) fn format_of_results(&self, index: usize) -> Option<ShortFormat> {
         // The parts of a sum are exchanged in f32.
         let packs = self.outline.parts < 2 && self.outline.nodes[index].node.takes_packed();
@@ -87,7 +87,7 @@ impl GraphLayer {
         }
     }
 
-    /// Packs the outputs of an operation and what it keeps. The layer's output is rounded.
+    /// Packs the outputs of an operation and its kept values. The layer's output is rounded.
     pub(super) fn pack_outputs(
         &mut self,
         index: usize,
@@ -135,7 +135,7 @@ impl GraphLayer {
         }
     }
 
-    /// Packs what one use of a value adds to its gradient. Layers in parts exchange it in f32.
+    /// Packs the gradient of one use of a value. Layers in parts exchange it in f32.
     pub(super) fn pack_contribution(&self, gradient: &mut Activation) {
         if let Some(format) = self.format().filter(|_| self.outline.parts < 2) {
             gradient.pack(self.device.as_ref(), format);
@@ -157,7 +157,7 @@ impl GraphLayer {
         gradients
     }
 
-    /// Unpacks what an operation keeps of a shard before its backward passes, unless it takes packed values.
+    /// Unpacks an operation's kept values of a shard before its backward passes, unless it takes packed values.
     pub(super) fn unpack_saved(&mut self, index: usize, shard: Shard) {
         if self.format().is_some() && self.format_of_results(index).is_none() {
             let device = self.device.as_ref();

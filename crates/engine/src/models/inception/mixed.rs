@@ -19,7 +19,7 @@ pub(super) const SHRINK: SlidingWindow = SlidingWindow::new(3, 1, 0);
 /// The channels and the window of a convolution.
 type Step = (usize, SlidingWindow);
 
-/// A layer of blocks, each of which concatenates its branches.
+/// A layer of blocks, which concatenate their branches.
 pub(super) struct Mixed {
     pub(super) layer: GraphBuilder,
     divisor: usize,

@@ -59,7 +59,7 @@ impl<'a> GradientRows<'a> {
     fn new(shape: &Convolution, dy: &'a [f32], group: &OutputGroup, first: usize) -> Self {
         let output = shape.output_size();
         let plane = output[0] * output[1];
-        // All channels of the output, of which the shape may have a part.
+        // All channels of the output, or the shape's part of them.
         let channels = shape.outputs;
         let start = (group.images.start * channels + first) * plane + group.rows.start * output[1];
         Self {

@@ -1,4 +1,4 @@
-//! States of which workers may have different parts.
+//! States whose parts may be on different workers.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn lack_state(job: &mut Job) -> Vec<CoordinatorCommand> {
     commands
 }
 
-/// Returns a job of three workers of which the last two have fallen silent, and the first one has found that it lacks parts of the
+/// Returns a job of three workers whose last two have fallen silent, and the first one has found that it lacks parts of the
 /// state.
 fn one_of_three_remains(settings: Settings) -> (Job, Vec<CoordinatorCommand>) {
     let mut job = Job::training(settings, 3);

@@ -240,7 +240,7 @@ fn workers_are_not_killed_for_the_silence_of_their_host() {
     assert_eq!(pass_with(&mut job, 10, &[2, 3]), [1]);
 }
 
-/// Starts a job of two workers, of which worker 2 never reports. Returns after how many half seconds it is killed, and when
+/// Starts a job of two workers, whose worker 2 never reports. Returns after how many half seconds it is killed, and when
 /// the first generation starts without it.
 fn without_a_first_report(
     host_of_2: &str,

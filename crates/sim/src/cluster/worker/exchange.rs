@@ -30,7 +30,7 @@ struct GroupDivision {
 }
 
 impl GroupDivision {
-    /// Returns the elements of which a rank has the second copy.
+    /// Returns the elements whose second copy a rank has.
     fn copied_to(&self, holder: usize) -> Option<HeldRanges> {
         let of_holder = |pair: &&(usize, usize)| pair.1 == holder;
         let (owner, _) = self.second_holders.iter().find(of_holder)?;

@@ -59,7 +59,7 @@ pub enum MlflowError {
     },
 }
 
-/// What is known of the server's run, kept in the run's folder.
+/// The state of the server's run, kept in the run's folder.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 struct MlflowState {
     /// The server's run; empty: not created yet.
@@ -113,7 +113,7 @@ impl MlflowSender {
     /// Sends everything that waits in the spool, or until `stops` returns true between two requests.
     ///
     /// # Errors
-    /// The first error; what was sent until then is not sent again.
+    /// The first error; earlier values are not sent again.
     pub fn send(&mut self, stops: &dyn Fn() -> bool) -> Result<(), MlflowError> {
         let path = spool_file(&self.run);
         let mut file = match File::open(&path) {

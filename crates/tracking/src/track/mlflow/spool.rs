@@ -42,7 +42,7 @@ pub struct MlflowSpool {
 }
 
 impl MlflowSpool {
-    /// Removes the spool of an earlier run from the folder of a run, and what is known of the server's run.
+    /// Removes the spool of an earlier run from the folder of a run, and the state of the server's run.
     ///
     /// # Errors
     /// A file cannot be removed.

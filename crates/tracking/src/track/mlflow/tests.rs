@@ -1,4 +1,4 @@
-//! Tests of the spool, and of what is sent from it, with a server that is a list of requests.
+//! Tests of the spool, and of its requests, with a server that is a list of requests.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};

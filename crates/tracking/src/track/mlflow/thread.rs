@@ -1,4 +1,4 @@
-//! [`MlflowThread`]: sends the spool of a run while it grows, on a thread of its own.
+//! [`MlflowThread`]: sends the spool of a run while it grows, on a separate thread.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -21,7 +21,7 @@ pub struct MlflowThread {
     /// Asks for a last attempt; the answer is on `ended`.
     finish: Mutex<Option<Sender<()>>>,
     ended: Mutex<Receiver<Result<u64, MlflowError>>>,
-    /// Set when nobody waits for the thread any more.
+    /// Set when no thread waits for it any more.
     gives_up: Arc<AtomicBool>,
 }
 
@@ -49,7 +49,7 @@ impl MlflowThread {
         })
     }
 
-    /// Sends what is left, for at most ten seconds. Returns the number of bytes that wait in the spool.
+    /// Sends the rest, for at most ten seconds. Returns the number of bytes that wait in the spool.
     ///
     /// # Errors
     /// The server is away or refuses a request.

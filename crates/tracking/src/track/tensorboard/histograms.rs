@@ -18,11 +18,11 @@ pub(super) struct WholeHistogram {
     pub(super) histogram: ValueHistogram,
 }
 
-/// Largest number of steps of a tensor of which parts are missing. The ranks report a step at different times; parts that never
+/// Largest number of steps of a tensor with missing parts. The ranks report a step at different times; parts that never
 /// arrive belong to a rank that was lost.
 const OPEN_STEPS_MAX: usize = 64;
 
-/// The histograms of which parts are missing, by name and step.
+/// The histograms with missing parts, by name and step.
 #[derive(Debug, Default)]
 pub(super) struct HistogramParts(BTreeMap<String, BTreeMap<u64, ValueHistogram>>);
 

@@ -105,12 +105,12 @@ impl RunCheckpoints {
         self.publish_if_complete(now);
     }
 
-    /// Returns whether a save comes for which no memory is reserved yet.
+    /// Returns whether the next save has no reserved memory yet.
     pub(crate) fn needs_memory(&self) -> bool {
         self.term.is_some() && self.saver.is_none()
     }
 
-    /// Reserves memory for the first save of so many bytes, in the thread that writes it.
+    /// Reserves memory for the first save of this size, in the thread that writes it.
     pub(crate) fn reserve(&mut self, bytes: usize) {
         // If the thread cannot be started, the first save reports the error.
         let (store, spans) = (self.store.clone(), self.spans.clone());
