@@ -36,7 +36,7 @@ pub(super) struct LetterMasks {
     seed: u64,
 }
 
-/// Windows of letters some of them hidden.
+/// Windows of letters, some of which are hidden.
 struct MaskedWindows {
     windows: LetterWindows,
     masks: LetterMasks,
