@@ -10,7 +10,7 @@ use super::Source;
 const PATTERNS: &str = include_str!("phrases.txt");
 
 /// Uses for each 10,000 words in the whole repository.
-const BUDGET: usize = 30;
+const BUDGET: usize = 15;
 /// Uses for each 10,000 words in one file that has more than `FILE_USES_MIN` of them.
 const FILE_BUDGET: usize = 60;
 const FILE_USES_MIN: usize = 5;
