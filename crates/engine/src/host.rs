@@ -1,7 +1,7 @@
 //! The properties of this machine and build on which the bits of a model depend.
 
 /// The version of the engine's arithmetic: a change of the bits that a model trains to increments it.
-const ENGINE_VERSION: u32 = 4;
+const ENGINE_VERSION: u32 = 5;
 
 /// Returns the name and version of the engine. Equal names are a condition of equal bits.
 #[must_use]

@@ -169,8 +169,6 @@ fn convolutions(all: &mut Vec<SampleKernel<'_>>, format: Option<ShortFormat>) {
         };
         let shape = GroupedConvolution { each, groups };
         let [image, result, weights] = shape.elements();
-        // The terms of an element are added in the order of the blocks of a product, which has several images.
-        let is_folded = stride > 1 && kernel[0] > stride;
         let mut w = values(weights, 6);
         if let Some(format) = format {
             ronde_kernels::round_short(format, &mut w);
@@ -178,7 +176,7 @@ fn convolutions(all: &mut Vec<SampleKernel<'_>>, format: Option<ShortFormat>) {
         all.push(SampleKernel {
             name: format!("{shape:?} of {format:?}"),
             inputs: vec![image, result],
-            outputs: vec![result, if is_folded { 0 } else { image }],
+            outputs: vec![result, image],
             format,
             has_numbers: false,
             run: Box::new(move |device, samples, x, to| {
@@ -194,9 +192,6 @@ fn convolutions(all: &mut Vec<SampleKernel<'_>>, format: Option<ShortFormat>) {
                     samples,
                 }
                 .run_on(device);
-                if is_folded {
-                    return;
-                }
                 ConvolveInputGradientKernel {
                     w,
                     dy,

@@ -24,7 +24,7 @@ use planes::Planes;
 use windows::{FlippedWeights, PackedWindows};
 use winograd::{TiledWeights, WinogradForward, WinogradWeightGradient};
 
-use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left, whole_rows};
+use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left};
 use crate::scratch::lend;
 use crate::simd::Products;
 use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
@@ -285,12 +285,10 @@ impl Convolution {
             // Windows do not overlap, so an element has one term.
             return ConvolutionDivision::Samples(1);
         }
-        let together = images_of_group(self.output_size());
-        let taps = self.kernel[0] * self.kernel[1];
-        if samples > together {
-            return ConvolutionDivision::Samples(together);
+        if samples > images_of_group(self.output_size()) {
+            return ConvolutionDivision::Samples(1);
         }
-        ConvolutionDivision::Channels(whole_rows(taps))
+        ConvolutionDivision::Channels(OUTPUTS_TOGETHER)
     }
 
     /// Returns whether the input's gradient is itself a convolution.

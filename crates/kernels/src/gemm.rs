@@ -27,14 +27,6 @@ const ROWS_MAX: usize = 192;
 /// The number of columns that are packed at once.
 const COLUMNS_MAX: usize = 1056;
 
-/// Returns the least number of groups of `rows` rows that end where a block of rows ends, so that a product of a multiple of
-/// them makes its tiles in the order of a larger product.
-pub(crate) fn whole_rows(rows: usize) -> usize {
-    (1..=ROWS_MAX)
-        .find(|groups| (groups * rows).is_multiple_of(ROWS_MAX))
-        .unwrap_or(ROWS_MAX)
-}
-
 /// One operand of a product, which packs panels of its rows (left) or columns (right).
 pub(crate) trait Panels {
     /// Writes `out[k][width]` for inner indices `depth` and outer indices `outer`; columns past the end of `outer`
@@ -112,6 +104,9 @@ fn pack_panels<V: SimdVector>(
 
 /// The destination of a product.
 pub(crate) trait Sink {
+    /// Whether tiles of the same columns are stored from the last rows to the first.
+    const LAST_ROWS_FIRST: bool = false;
+
     /// Returns the destination for tiles of whole vectors that are written or added directly: the first element, the
     /// distance of rows, and whether the first block of the inner index is added too. `None` if tiles must go through
     /// [`Sink::store`].
@@ -237,7 +232,7 @@ pub(crate) fn drive_packed<V: SimdVector>(
     for columns in chunks(0..size.columns, packed_columns) {
         for depth in depths.ranges() {
             pack_right_block::<V>(right, depth.clone(), columns.clone(), b);
-            for rows in chunks(0..size.rows, packed_rows) {
+            for (_, rows) in row_chunks(sink, 0..size.rows, packed_rows) {
                 let length = V::FORM.length(depth.len());
                 let start = padded * depths.packed_start::<V>(depth.start);
                 let a = &left[start + rows.start * length..];
@@ -279,12 +274,30 @@ fn drive_blocks<V: SimdVector>(
     for columns in chunks(0..size.columns, packed_columns) {
         for depth in depths.ranges() {
             pack_right_block::<V>(right, depth.clone(), columns.clone(), b);
-            for rows in chunks(0..size.rows, packed_rows) {
+            for (_, rows) in row_chunks(sink, 0..size.rows, packed_rows) {
                 pack_left_block::<V>(left, depth.clone(), rows.clone(), a);
                 block::<V>(rows, columns.clone(), &depth, a, b, sink);
             }
         }
     }
+}
+
+/// Returns consecutive ranges of at most `size` rows with their numbers, in the order of the sink.
+#[inline(always)]
+fn row_chunks<S: Sink>(
+    _: &S,
+    rows: Range<usize>,
+    size: usize,
+) -> impl Iterator<Item = (usize, Range<usize>)> + use<S> {
+    let count = rows.len().div_ceil(size);
+    (0..count).map(move |number| {
+        let number = match S::LAST_ROWS_FIRST {
+            true => count - 1 - number,
+            false => number,
+        };
+        let start = rows.start + number * size;
+        (number, start..(start + size).min(rows.end))
+    })
 }
 
 /// Multiplies packed rows by packed columns, tile by tile.
@@ -304,7 +317,7 @@ fn block<V: SimdVector>(
         let width = vectors * V::LANES;
         let at = right * tile_columns * length;
         let b = &b[at..at + width * length];
-        for (left, rows) in chunks(rows.clone(), V::ROWS).enumerate() {
+        for (left, rows) in row_chunks(sink, rows.clone(), V::ROWS) {
             let Some(inner) = sink.inner(&rows, &columns, depth) else {
                 continue;
             };

@@ -1,4 +1,7 @@
 //! [`Fold`]: adds tiles of window gradients to the corresponding positions of the input.
+//!
+//! The terms of an element are added from its last tap to its first, which is the order of the outputs. So the division of
+//! outputs and taps into tiles, and the other images of a product, do not change a bit.
 
 use std::ops::Range;
 
@@ -106,6 +109,8 @@ fn add_apart(values: &[f32], to: &mut [f32], stride: usize) {
 }
 
 impl Sink for Fold<'_> {
+    const LAST_ROWS_FIRST: bool = true;
+
     #[inline(always)]
     fn store<V: SimdVector>(
         &mut self,
@@ -125,7 +130,8 @@ impl Sink for Fold<'_> {
         } = self.shape;
         let mut runs = [const { NeighbourRun::NONE }; PANEL_MAX];
         let runs = self.runs(columns, &mut runs);
-        for (tap, tile) in rows.zip(tile.chunks_exact(width)) {
+        let taps = rows.zip(tile.chunks_exact(width));
+        for (tap, tile) in taps.rev() {
             let (channel, place) = (tap / (kernel[0] * kernel[1]), tap % (kernel[0] * kernel[1]));
             let (down, right) = (place / kernel[1], place % kernel[1]);
             for run in runs {

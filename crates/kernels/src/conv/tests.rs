@@ -180,15 +180,41 @@ fn some_channels_have_the_bits_of_all_in_every_form_of_products() {
 
 #[test]
 fn a_sample_has_the_same_bits_wherever_it_lies_in_a_batch() {
+    let shape = |channels, side, kernel, stride, padding| Convolution {
+        channels,
+        size: [side; 2],
+        outputs: 5,
+        kernel: [kernel; 2],
+        stride: [stride; 2],
+        padding: [padding; 2],
+    };
+    // Windows that overlap in images whose outputs do not fill whole tiles.
+    let overlapping = [
+        (shape(3, 7, 3, 2, 1), 40),
+        (shape(30, 13, 3, 2, 1), 23),
+        (shape(2, 9, 7, 2, 3), 50),
+        (shape(2, 11, 5, 3, 0), 30),
+        (shape(2, 4, 3, 1, 3), 5),
+        (shape(1, 40, 3, 2, 1), 3),
+    ];
     at_every_level(|| {
-        for (shape, samples) in shapes().into_iter().filter(|(_, samples)| *samples > 1) {
+        let all_shapes = shapes().into_iter().chain(overlapping);
+        for (shape, samples) in all_shapes.filter(|(_, samples)| *samples > 1) {
             let [input, output, weights] = shape.elements();
             let (x, w) = (values(samples * input, 4), values(weights, 5));
-            let mut all = vec![0.0; samples * output];
+            let dy = values(samples * output, 6);
+            let (mut all, mut dx) = (vec![0.0; samples * output], vec![0.0; samples * input]);
             shape.forward(Products::F32, samples, &x, &w, &mut all);
-            let mut one = vec![0.0; output];
-            shape.forward(Products::F32, 1, &x[(samples - 1) * input..], &w, &mut one);
-            assert_eq!(one, all[(samples - 1) * output..], "{shape:?}");
+            shape.input_gradient(Products::F32, samples, &w, &dy, &mut dx);
+            let (mut one, mut dx_of_one) = (vec![0.0; output], vec![0.0; input]);
+            for sample in [1, samples - 1] {
+                let (x, dy) = (&x[sample * input..], &dy[sample * output..]);
+                let (x, dy) = (&x[..input], &dy[..output]);
+                shape.forward(Products::F32, 1, x, &w, &mut one);
+                shape.input_gradient(Products::F32, 1, &w, dy, &mut dx_of_one);
+                assert_eq!(one, all[sample * output..][..output], "{shape:?}");
+                assert_eq!(dx_of_one, dx[sample * input..][..input], "{shape:?}");
+            }
         }
     });
 }
