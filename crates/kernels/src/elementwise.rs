@@ -15,6 +15,23 @@ pub fn add_to(y: &mut [f32], x: &[f32]) {
     });
 }
 
+/// Adds `x` to `y`, element by element; a sum that is NaN becomes the canonical NaN, so that its payload does not depend on the order
+/// of the operands.
+///
+/// # Panics
+/// If the lengths differ.
+pub fn add_exactly(y: &mut [f32], x: &[f32]) {
+    assert_eq!(y.len(), x.len(), "lengths of a sum");
+    vectorised(Combined {
+        y,
+        x,
+        combine: |y, x| {
+            let sum: f32 = y + x;
+            if sum.is_nan() { f32::NAN } else { sum }
+        },
+    });
+}
+
 /// Multiplies `y` by `factors`, element by element.
 ///
 /// # Panics

@@ -7,6 +7,7 @@
 
 mod matrix;
 mod tile;
+pub(crate) mod tree;
 
 use std::ops::Range;
 

@@ -65,3 +65,20 @@ pub(crate) fn values_for(products: Products, count: usize, seed: u64) -> Vec<f32
     }
     found
 }
+
+/// Adds the gradients of shards along the binary tree of the exact sum: neighbours, then neighbours of these sums. A last one
+/// without a neighbour stays as it is.
+pub(crate) fn add_in_tree(mut nodes: Vec<Vec<f32>>) -> Vec<f32> {
+    while nodes.len() > 1 {
+        let add = |pair: &[Vec<f32>]| match pair {
+            [left, right] => {
+                let sums = left.iter().zip(right).map(|(left, right)| left + right);
+                let canonical = |sum: f32| if sum.is_nan() { f32::NAN } else { sum };
+                sums.map(canonical).collect()
+            }
+            alone => alone[0].clone(),
+        };
+        nodes = nodes.chunks(2).map(add).collect();
+    }
+    nodes.remove(0)
+}

@@ -156,7 +156,10 @@ unsafe fn sized_to<V: SimdVector, const R: usize, const C: usize>(
     reason = "indices of registers; iterators hide from the compiler that they are"
 )]
 #[inline(always)]
-fn sums<V: SimdVector, const R: usize, const C: usize>(a: &[f32], b: &[f32]) -> [[V; C]; R] {
+pub(super) fn sums<V: SimdVector, const R: usize, const C: usize>(
+    a: &[f32],
+    b: &[f32],
+) -> [[V; C]; R] {
     let width = C * V::LANES;
     let depth = a.len() / R;
     assert!(
