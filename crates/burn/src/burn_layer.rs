@@ -377,6 +377,7 @@ where
                     shard,
                     grad_output,
                     gradients,
+                    added: _,
                 } = given;
                 self.backward_one((shard, grad_output), gradients, pass.ranges, needed)
             }

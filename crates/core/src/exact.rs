@@ -60,6 +60,13 @@ impl Node {
         self
     }
 
+    /// Returns the shards of the leaves below the node.
+    #[must_use]
+    pub fn shards(self, shards: u32) -> Range<u32> {
+        let bound = |index: u64| (index << self.level).min(u64::from(shards)) as u32;
+        bound(self.index.into())..bound(u64::from(self.index) + 1)
+    }
+
     /// Returns whether the node is the right one of two that have the same parent, whose left one is `left`.
     #[must_use]
     pub fn is_right_sibling_of(self, left: Self) -> bool {

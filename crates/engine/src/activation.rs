@@ -16,13 +16,52 @@ use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, PlanningD
 pub struct Activation {
     shape: Vec<usize>,
     /// `None` while only the packed values are there.
-    values: Option<Arc<DeviceBuffer>>,
+    values: Option<Values>,
     /// The format to which all values are rounded.
     rounded_to: Option<ShortFormat>,
     /// The same values in 2 bytes, which clones share, once one of them is packed.
     packed: Arc<OnceLock<PackedValues>>,
     /// What clones have in common, also without the values.
     identity: Arc<()>,
+}
+
+/// The values of an activation: a range of memory, the rest of which may have the values of the samples before and after it.
+#[derive(Debug, Clone)]
+struct Values {
+    buffer: Arc<DeviceBuffer>,
+    range: Range<usize>,
+}
+
+impl Values {
+    fn new(buffer: DeviceBuffer) -> Self {
+        Self {
+            range: 0..buffer.length(),
+            buffer: Arc::new(buffer),
+        }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.range == (0..self.buffer.length())
+    }
+
+    fn slice(&self) -> DeviceSlice<'_> {
+        match self.is_whole() {
+            true => self.buffer.slice(),
+            false => self.buffer.slice().range(self.range.clone()),
+        }
+    }
+
+    /// Returns the values for changes; `None` if other owners share the memory.
+    fn slice_mut(&mut self) -> Option<DeviceSliceMut<'_>> {
+        let range = self.range.clone();
+        let buffer = Arc::get_mut(&mut self.buffer)?;
+        Some(buffer.slice_mut().range(range))
+    }
+
+    /// Returns whether other values begin in the same memory where these end.
+    fn is_before(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.buffer, &other.buffer) && self.range.end == other.range.start
+    }
 }
 
 /// Values in a format of 2 bytes.
@@ -52,7 +91,7 @@ impl Activation {
     fn from_buffer(shape: Vec<usize>, values: DeviceBuffer) -> Self {
         Self {
             shape,
-            values: Some(Arc::new(values)),
+            values: Some(Values::new(values)),
             rounded_to: None,
             packed: Arc::default(),
             identity: Arc::default(),
@@ -94,10 +133,10 @@ impl Activation {
     /// Returns the values in memory that a device uses. Cost: none, or a copy between the host and the device.
     pub(crate) fn on_device(mut self, device: &dyn Device) -> Self {
         self.unpack(device);
-        match (self.buffer(), device.is_host()) {
-            (DeviceBuffer::Host(_), true) | (DeviceBuffer::Foreign(_), false) => self,
-            (DeviceBuffer::Foreign(_), true) => self.on_host(),
-            (DeviceBuffer::Host(values), false) => {
+        match (self.values(), device.is_host()) {
+            (DeviceSlice::Host(_), true) | (DeviceSlice::Foreign { .. }, false) => self,
+            (DeviceSlice::Foreign { .. }, true) => self.on_host(),
+            (DeviceSlice::Host(values), false) => {
                 let mut there = device.allocate(values.len());
                 device.write(values, there.slice_mut());
                 Self::from_buffer(self.shape, there)
@@ -108,9 +147,9 @@ impl Activation {
     /// Returns the values on the host. Cost: none, or a copy from the device after its work.
     #[must_use]
     pub fn on_host(self) -> Self {
-        match self.buffer() {
-            DeviceBuffer::Host(_) => self,
-            DeviceBuffer::Foreign(_) => Self::from_host(&self.shape, self.values().to_vec()),
+        match self.values() {
+            DeviceSlice::Host(_) => self,
+            foreign @ DeviceSlice::Foreign { .. } => Self::from_host(&self.shape, foreign.to_vec()),
         }
     }
 
@@ -141,15 +180,11 @@ impl Activation {
         self.values().host()
     }
 
-    /// Returns the values, which a layer that packed them unpacks before it passes them on.
-    fn buffer(&self) -> &DeviceBuffer {
-        let values = self.values.as_deref();
-        values.expect("values are unpacked before they are read")
-    }
-
-    /// Returns the values for the kernels of their device.
+    /// Returns the values for the kernels of their device. A layer that packed them unpacks them before it passes them on.
     pub(crate) fn values(&self) -> DeviceSlice<'_> {
-        self.buffer().slice()
+        let values = self.values.as_ref();
+        let values = values.expect("values are unpacked before they are read");
+        values.slice()
     }
 
     /// Returns the values for the kernels of their device to write. Cost: a copy when other owners share them.
@@ -206,17 +241,17 @@ impl Activation {
         let mut own = self.values.take().unwrap_or_else(|| {
             unreachable!("values are unpacked before they are written");
         });
-        if Arc::get_mut(&mut own).is_none() {
-            let mut copy = device.allocate(own.length());
+        if own.slice_mut().is_none() {
+            let mut copy = device.allocate(own.range.len());
             CopyKernel {
                 from: own.slice(),
                 to: copy.slice_mut(),
             }
             .run_on(device);
-            own = Arc::new(copy);
+            own = Values::new(copy);
         }
-        let own = Arc::get_mut(self.values.insert(own));
-        own.expect("the only owner after the copy").slice_mut()
+        let own = self.values.insert(own).slice_mut();
+        own.expect("the only owner after the copy")
     }
 
     /// Returns the format to which all values are rounded.
@@ -342,7 +377,7 @@ impl Activation {
             values: values.slice_mut(),
         }
         .run_on(device);
-        self.values = Some(Arc::new(values));
+        self.values = Some(Values::new(values));
         self.rounded_to = Some(*format);
     }
 
@@ -385,6 +420,85 @@ impl Activation {
         }
     }
 
+    /// Joins f32 values of several shards, one sample after the other. Cost: none if they are the [parts](Self::divided) of one
+    /// value, else a copy.
+    pub(crate) fn together(device: &dyn Device, mut parts: Vec<Self>) -> Self {
+        if parts.len() == 1 {
+            return parts.swap_remove(0);
+        }
+        let mut joined = Self {
+            packed: Arc::default(),
+            identity: Arc::default(),
+            ..parts.first().map_or_else(Self::nothing, Self::clone)
+        };
+        joined.shape[0] = parts.iter().map(Self::samples).sum();
+        if parts.iter().any(|p| p.rounded_to != joined.rounded_to) {
+            joined.rounded_to = None;
+        }
+        let values = parts.iter().map(|part| {
+            let values = part.values.as_ref();
+            values.expect("values are unpacked before they are joined")
+        });
+        let mut filled = values.clone().filter(|values| !values.range.is_empty());
+        let mut pairs = filled.clone().zip(filled.clone().skip(1));
+        if pairs.all(|(before, after)| before.is_before(after)) {
+            if let (Some(first), Some(last)) = (filled.next(), filled.last().or(values.last())) {
+                let range = first.range.start..last.range.end.max(first.range.end);
+                joined.values = Some(Values {
+                    range,
+                    ..first.clone()
+                });
+            }
+            return joined;
+        }
+        let mut memory = device.allocate(joined.elements());
+        let mut start = 0;
+        for values in filled {
+            let range = start..start + values.range.len();
+            start = range.end;
+            CopyKernel {
+                from: values.slice(),
+                to: memory.slice_mut().range(range),
+            }
+            .run_on(device);
+        }
+        joined.values = Some(Values::new(memory));
+        joined
+    }
+
+    /// Divides f32 values into parts of consecutive samples, which share the memory. Cost: none.
+    pub(crate) fn divided(self, samples: impl IntoIterator<Item = Range<usize>>) -> Vec<Self> {
+        let each = self.elements() / self.samples().max(1);
+        let values = self.values.as_ref();
+        let values = values.expect("values are unpacked before they are divided");
+        let part = |samples: Range<usize>| {
+            let mut shape = self.shape.clone();
+            shape[0] = samples.len();
+            let start = values.range.start;
+            Self {
+                shape,
+                values: Some(Values {
+                    buffer: values.buffer.clone(),
+                    range: start + samples.start * each..start + samples.end * each,
+                }),
+                rounded_to: self.rounded_to,
+                packed: Arc::default(),
+                identity: Arc::default(),
+            }
+        };
+        samples.into_iter().map(part).collect()
+    }
+
+    /// Returns the values of some samples, which share the memory. Cost: none. Only all of packed values.
+    pub(crate) fn some_samples(&self, samples: &Range<usize>) -> Self {
+        let whole = self.clone();
+        if *samples == (0..self.samples()) {
+            return whole;
+        }
+        let parts = whole.divided([samples.clone()]);
+        parts.into_iter().next().unwrap_or_else(Self::nothing)
+    }
+
     /// Returns the same values with another shape of as many elements. Cost: none.
     pub(crate) fn reshaped(self, shape: &[usize]) -> Self {
         debug_assert_eq!(self.elements(), shape.iter().product::<usize>());
@@ -396,8 +510,8 @@ impl Activation {
 
     /// Returns the values for changes on the host. `None` if other owners share them or they are in the memory of a device.
     pub fn host_mut(&mut self) -> Option<&mut [f32]> {
-        let values = self.values.as_mut().and_then(Arc::get_mut)?;
-        let DeviceBuffer::Host(values) = values else {
+        let values = self.values.as_mut().and_then(Values::slice_mut)?;
+        let DeviceSliceMut::Host(values) = values else {
             return None;
         };
         self.rounded_to = None;
@@ -409,10 +523,14 @@ impl Activation {
     /// Returns the values on the host. Cost: a copy, unless this is the only owner of values that were created from a vector.
     #[must_use]
     pub fn into_host(mut self) -> Vec<f32> {
-        let values = self.values.take().map(Arc::try_unwrap);
-        match values.expect("values are unpacked before they are read") {
+        let values = self.values.take();
+        let values = values.expect("values are unpacked before they are read");
+        if !values.is_whole() {
+            return values.slice().to_vec();
+        }
+        match Arc::try_unwrap(values.buffer) {
             Ok(DeviceBuffer::Host(values)) => values.into_vec(),
-            Ok(DeviceBuffer::Foreign(memory)) => DeviceBuffer::Foreign(memory).slice().to_vec(),
+            Ok(foreign) => foreign.slice().to_vec(),
             Err(shared) => shared.slice().to_vec(),
         }
     }

@@ -265,6 +265,7 @@ fn joined_facts(layers: &[Box<dyn Layer>]) -> LayerFacts {
             .collect(),
         is_suspendable: facts().all(|layer| layer.is_suspendable),
         needs_all_shards: facts().any(|layer| layer.needs_all_shards),
+        joins_shards: facts().all(|layer| layer.joins_shards),
         only_f32: facts().find_map(|layer| layer.only_f32.clone()),
     }
 }
@@ -337,8 +338,12 @@ impl Layer for Chain {
                 shard: given.shard,
                 grad_output: std::mem::replace(&mut given.grad_output, Activation::nothing()),
                 gradients: &mut *given.gradients,
+                added: std::mem::take(&mut given.added),
             });
-            let given = given.collect();
+            let given: Vec<ShardGradient<'_>> = given.collect();
+            let added = given.iter().map(|given| given.added.iter());
+            let added = added.map(|added| added.map(|(shard, _)| *shard).collect());
+            let added: Vec<Vec<Shard>> = added.collect();
             let ranges = match pass.part {
                 BackwardPart::Input => &[][..],
                 BackwardPart::Whole | BackwardPart::Weights => &pass.ranges[self.tensors_of(index)],
@@ -349,9 +354,13 @@ impl Layer for Chain {
                 ..pass
             };
             of_inputs = self.layers[index].backward(given, of_layer, sums)?;
-            if index > 0 && pass.part != BackwardPart::Weights {
-                for (given, of_input) in shards.iter_mut().zip(of_inputs.drain(..)) {
-                    given.grad_output = of_input.unwrap_or_else(Activation::nothing);
+            if index > 0 {
+                let mut next = of_inputs
+                    .drain(..)
+                    .map(|of_input| of_input.unwrap_or_else(Activation::nothing));
+                for (given, added) in shards.iter_mut().zip(added) {
+                    given.grad_output = next.next().unwrap_or_else(Activation::nothing);
+                    given.added = added.into_iter().zip(&mut next).collect();
                 }
             }
         }

@@ -50,6 +50,12 @@ pub trait Device: Send + Sync {
     /// Returns whether buffers are ordinary memory of this process, which layers then use in place.
     fn is_host(&self) -> bool;
 
+    /// Returns whether the results for a sample or a row have the same bits with any other ones beside it in a call, in f32. By default
+    /// not, so that each logical shard runs alone.
+    fn has_independent_rows(&self) -> bool {
+        false
+    }
+
     /// Writes values of the host to a buffer of the same length.
     fn write(&self, from: &[f32], to: DeviceSliceMut<'_>);
 

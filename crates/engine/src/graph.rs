@@ -10,6 +10,7 @@
 mod batch_norms;
 mod builder;
 mod computation;
+mod joined;
 mod layer;
 mod node;
 mod operation;
@@ -22,6 +23,7 @@ mod tokens;
 pub use batch_norms::BatchNormValues;
 pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
 pub use computation::{Computation, OperationOutline};
+pub(crate) use joined::{JoinedShards, ShardSamples};
 pub use layer::GraphLayer;
 pub(crate) use node::{GraphNode, NodeGradient, PerShard};
 pub(crate) use operation::{GraphOperation, KeptValues, OwnTensor};

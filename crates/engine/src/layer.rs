@@ -73,6 +73,9 @@ pub struct LayerFacts {
     /// Whether a pass needs values of all shards of the global batch, so that all ranks run it together with all of their shards.
     /// Other layers may run each shard alone.
     pub needs_all_shards: bool,
+    /// Whether the shards of one call run together, with the bits of each shard alone, and their gradients can be added:
+    /// [`ShardGradient::added`]. Such a layer has no buffers. Other layers run one shard after the other.
+    pub joins_shards: bool,
     /// The first part of the layer that has only f32, if there is one.
     pub only_f32: Option<OnlyF32>,
 }
@@ -102,6 +105,7 @@ impl LayerFacts {
             batch_norms: Vec::new(),
             is_suspendable: false,
             needs_all_shards: false,
+            joins_shards: false,
         }
     }
 }
@@ -217,7 +221,8 @@ pub trait Layer: Send {
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Activation>, EngineError>;
 
-    /// Computes gradients of shards from those of their outputs, and returns those of their inputs, in order.
+    /// Computes gradients of shards from those of their outputs, and returns those of their inputs, in order. If the layer
+    /// [joins shards](LayerFacts::joins_shards), the shards are those of one forward pass.
     ///
     /// Writes the range of every tensor: a parameter's gradient (zeros if it was not used), which
     /// is a sum over samples when the gradient of the output is one; for a buffer the value after this shard's
@@ -389,6 +394,7 @@ pub trait LayerExt: Layer {
             shard,
             grad_output,
             gradients,
+            added: Vec::new(),
         };
         let found = self.backward(vec![given], pass, &mut SingleRankSums)?;
         Ok(first_of(found).flatten())
@@ -413,6 +419,7 @@ pub trait LayerExt: Layer {
             shard,
             grad_output,
             gradients: &mut [],
+            added: Vec::new(),
         };
         let found = self.backward(vec![given], pass, &mut SingleRankSums)?;
         Ok(first_of(found).flatten())
@@ -437,6 +444,7 @@ pub trait LayerExt: Layer {
             shard,
             grad_output: Activation::nothing(),
             gradients,
+            added: Vec::new(),
         };
         self.backward(vec![given], pass, &mut SingleRankSums)?;
         Ok(())

@@ -44,6 +44,10 @@ pub struct ShardGradient<'a> {
     pub grad_output: Activation,
     /// The buffer for the gradients of its parameters.
     pub gradients: &'a mut [f32],
+    /// Further shards, and the gradients of their outputs: the gradients of parameters are the sum over all of them in the order of
+    /// [`ronde_core::exact`], of which they are one complete subtree. Only for a layer that
+    /// [joins shards](crate::LayerFacts::joins_shards).
+    pub added: Vec<(Shard, Activation)>,
 }
 
 /// Sums over the shards of a single rank, in their order.

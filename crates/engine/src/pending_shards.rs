@@ -43,6 +43,15 @@ impl<T> PendingShards<T> {
         kept.ok_or_else(|| self.not_pending(shard))
     }
 
+    /// Returns the values kept of a shard.
+    ///
+    /// # Errors
+    /// When the shard is not pending.
+    pub fn get(&self, shard: Shard) -> Result<&T, EngineError> {
+        let kept = self.shards.get(&shard);
+        kept.ok_or_else(|| self.not_pending(shard))
+    }
+
     /// Returns the error of a shard that is not pending.
     #[must_use]
     pub fn not_pending(&self, shard: Shard) -> EngineError {

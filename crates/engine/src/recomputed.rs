@@ -127,13 +127,15 @@ impl Layer for Recomputed {
         }
         let again = |layer: &mut Self, given: &[ShardGradient<'_>], sums: &mut dyn ShardSums| {
             // The inner layer reports a shard that is not pending under its own name.
-            let inputs = given
-                .iter()
-                .filter_map(|given| layer.take_input(given.shard));
+            let shards = given.iter().flat_map(|given| {
+                let added = given.added.iter().map(|(shard, _)| *shard);
+                std::iter::once(given.shard).chain(added)
+            });
+            let inputs = shards.filter_map(|shard| layer.take_input(shard));
             let inputs = inputs.collect();
             layer.inner.forward(inputs, sums)
         };
-        if self.facts().needs_all_shards {
+        if self.facts().needs_all_shards || self.facts().joins_shards {
             again(self, &shards, sums)?;
             return self.inner.backward(shards, pass, sums);
         }

@@ -37,6 +37,8 @@ pub struct StepShape<'a> {
     pub samples: usize,
     /// The number of shards whose activations are in memory together.
     pub shards: u32,
+    /// Whether these shards pass through the last layer and the loss one after the other, so that only one has outputs.
+    pub is_by_layer: bool,
     /// The layers whose activations are computed again in the backward pass.
     pub recomputation: &'a Recomputation,
     /// The format of the activations.
@@ -259,7 +261,7 @@ fn run_step(
         context: planned_context(shard),
     });
     let inputs = inputs.collect();
-    if step.shards > 1 && !chain.facts().needs_all_shards {
+    if step.is_by_layer && step.shards > 1 && !chain.facts().needs_all_shards {
         return run_by_layer(chain, inputs, device);
     }
     let outputs = chain.forward(inputs, &mut SingleRankSums)?;
@@ -277,6 +279,7 @@ fn run_step(
             shard: Shard(shard),
             grad_output,
             gradients: &mut [],
+            added: Vec::new(),
         });
         let layer = &mut chain.layers_mut()[index];
         let found = layer.backward(
@@ -308,6 +311,7 @@ mod tests {
             classes: 10,
             samples: 16,
             shards: 1,
+            is_by_layer: true,
             recomputation: &Recomputation::Off,
             precision: Precision::F32,
         };
@@ -327,6 +331,7 @@ mod tests {
                 classes: 100,
                 samples: 1,
                 shards: 1,
+                is_by_layer: true,
                 recomputation: &Recomputation::Off,
                 precision: Precision::F32,
             };
@@ -372,6 +377,7 @@ mod tests {
                 classes: 64,
                 samples: 4,
                 shards: 1,
+                is_by_layer: true,
                 recomputation: &Recomputation::Off,
                 precision,
             };
@@ -406,6 +412,7 @@ mod tests {
                 classes: 10,
                 samples,
                 shards: 1,
+                is_by_layer: true,
                 recomputation: &Recomputation::Off,
                 precision: Precision::F32,
             };
@@ -455,6 +462,7 @@ mod tests {
                     classes,
                     samples,
                     shards: 1,
+                    is_by_layer: true,
                     recomputation: &Recomputation::Off,
                     precision,
                 };

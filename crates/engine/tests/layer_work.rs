@@ -18,6 +18,7 @@ fn built_layers_have_the_work_of_their_model() {
             classes: 3,
             samples: 4,
             shards: 1,
+            is_by_layer: false,
             recomputation: &Recomputation::Off,
             precision: Precision::F32,
         };

@@ -96,6 +96,7 @@ fn planned_and_taken(
         classes,
         samples: SAMPLES,
         shards: 1,
+        is_by_layer: false,
         recomputation,
         precision,
     };

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use ronde_core::exact::{ExactSum, Node, TreeSum};
+use ronde_core::exact::{ExactSum, Node, TreeSum, cover};
 use ronde_core::norm::BLOCK;
 use ronde_core::step_layout::PipelineStage;
 use ronde_core::{Buffer, CollectiveError, Collectives, DType, Operation, Work};
@@ -269,11 +269,33 @@ impl Bucket {
         }
     }
 
+    /// Returns the shards of a run that are added together, each the leaves of a subtree, in order.
+    pub(crate) fn subtrees(&self, mut run: Range<u32>) -> Vec<Range<u32>> {
+        let mut found = Vec::new();
+        while !run.is_empty() {
+            let first = run.start / self.width * self.width;
+            let end = run.end.min(first + self.width);
+            let nodes = cover(run.start - first..end - first, self.width).into_iter();
+            let shards = nodes.map(|node| node.shards(self.width));
+            found.extend(shards.map(|shards| first + shards.start..first + shards.end));
+            run.start = end;
+        }
+        found
+    }
+
+    /// Adds the gradient of one shard, or of those of a [subtree](Self::subtrees), along the tree.
+    pub(crate) fn add_shards(&mut self, shards: &Range<u32>, gradient: Buffer) {
+        let sender = (shards.start / self.width) as usize;
+        let first = shards.start % self.width;
+        let nodes = cover(first..first + shards.len() as u32, self.width);
+        assert_eq!(nodes.len(), 1, "shards {shards:?} are not a subtree");
+        let free = self.sums[sender].add(nodes[0], gradient);
+        self.free.extend(free);
+    }
+
     /// Adds a shard's gradient along the tree.
     pub(crate) fn add_shard(&mut self, shard: u32, gradient: Buffer) {
-        let sender = (shard / self.width) as usize;
-        let free = self.sums[sender].add_shard(shard % self.width, gradient);
-        self.free.extend(free);
+        self.add_shards(&(shard..shard + 1), gradient);
     }
 
     /// Starts the reduction of the added gradients over ranks.

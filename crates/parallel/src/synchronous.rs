@@ -19,6 +19,7 @@ mod mesh;
 mod parts;
 mod program;
 pub(crate) mod replica;
+mod run;
 mod shard;
 mod slices;
 mod stage;

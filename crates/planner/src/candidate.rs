@@ -86,6 +86,7 @@ impl LayoutCandidate {
                 true => ShardOrder::LockStep,
                 false => self.choice.order,
             },
+            together: 1,
             gather_rounds: gathers.then(most).flatten(),
         }
     }

@@ -57,6 +57,6 @@ pub use make::{
 pub use rooted::{gather, scatter};
 pub use schedule::{Cost, LocalAction, Region, Round, Schedule, Transfer};
 pub use step_program::{
-    Border, PipelineSchedule, ProgramAction, ProgramShape, ShardOrder, StageShape, programs,
+    Border, PipelineSchedule, ProgramAction, ProgramShape, ShardOrder, StageShape, programs, runs,
 };
 pub use timeline::{BorderCost, BucketCost, RankWork, StepCosts, StepTimeline, timeline};

@@ -141,6 +141,8 @@ pub struct ProgramShape {
     pub shards: Range<u32>,
     /// The order of shards and layers.
     pub order: ShardOrder,
+    /// The number of consecutive shards that pass through the layers together, at least 1. Only for one stage.
+    pub together: u32,
     /// If ranks gather weights, the most shards of any replica: ranks with the same layers gather them together, so those with
     /// fewer shards gather them as often.
     pub gather_rounds: Option<u32>,
@@ -160,6 +162,7 @@ impl ProgramShape {
             stages: stages.iter().enumerate().map(stage).collect(),
             shards,
             order: ShardOrder::ByShard,
+            together: 1,
             gather_rounds: None,
         }
     }
@@ -191,6 +194,10 @@ fn order_of_actions(schedule: PipelineSchedule, shape: &ProgramShape) -> Vec<Vec
         for (index, stage) in shape.stages.iter().enumerate() {
             add_together(shape, index, &mut programs[stage.column]);
         }
+        return programs;
+    }
+    if shape.together > 1 && shape.stages.len() == 1 {
+        add_runs(shape, &mut programs[shape.stages[0].column]);
         return programs;
     }
     for (pass, index, shard) in order(schedule, shape) {
@@ -297,6 +304,34 @@ fn add_together(shape: &ProgramShape, index: usize, program: &mut Vec<ProgramAct
     }
 }
 
+/// Divides shards in runs of at most `together`, counted from the first one, so that all ranks have the same number of runs if they have
+/// the same number of shards.
+pub fn runs(shards: Range<u32>, together: u32) -> impl Iterator<Item = Range<u32>> {
+    let (end, together) = (shards.end, together.max(1));
+    let starts = shards.step_by(together as usize);
+    starts.map(move |start| start..end.min(start.saturating_add(together)))
+}
+
+/// Adds the passes of the shards of a stage, run by run.
+fn add_runs(shape: &ProgramShape, program: &mut Vec<ProgramAction>) {
+    let buckets = shape.stages[0].buckets.clone();
+    for shards in runs(shape.shards.clone(), shape.together) {
+        for bucket in buckets.clone().rev() {
+            let shards = shards.clone();
+            program.push(ProgramAction::Forward { bucket, shards });
+        }
+        program.push(ProgramAction::Loss {
+            shards: shards.clone(),
+        });
+        for bucket in buckets.clone() {
+            let last = shards.end - 1;
+            let shards = shards.clone();
+            program.push(ProgramAction::Backward { bucket, shards });
+            add_reduction(shape, bucket, last, program);
+        }
+    }
+}
+
 fn add_forward(shape: &ProgramShape, index: usize, shard: u32, program: &mut Vec<ProgramAction>) {
     let column = shape.stages[index].column;
     let is_elsewhere = |stage: usize| shape.stages[stage].column != column;
@@ -382,6 +417,7 @@ mod tests {
             stages: columns.iter().enumerate().map(stage).collect(),
             shards: 0..shards,
             order: ShardOrder::ByShard,
+            together: 1,
             gather_rounds: None,
         }
     }

@@ -329,6 +329,7 @@ mod tests {
             stages: columns.iter().enumerate().map(stage).collect(),
             shards: 0..shards,
             order: ShardOrder::ByShard,
+            together: 1,
             gather_rounds: None,
         };
         let buckets: Vec<usize> = (0..stages).rev().collect();
@@ -463,6 +464,7 @@ mod tests {
                 stages: vec![stage(0), stage(1)],
                 shards: 0..3,
                 order: ShardOrder::ByShard,
+                together: 1,
                 gather_rounds: None,
             };
             let programs = programs(PipelineSchedule::GPipe, &shape);
@@ -491,6 +493,7 @@ mod tests {
             }],
             shards: 0..4,
             order: ShardOrder::ByShard,
+            together: 1,
             gather_rounds: None,
         };
         for schedule in [PipelineSchedule::GPipe, PipelineSchedule::ZeroBubble] {
@@ -510,6 +513,7 @@ mod tests {
             stages: vec![stage],
             shards: 0..1,
             order: ShardOrder::ByShard,
+            together: 1,
             gather_rounds: Some(1),
         };
         let programs = programs(PipelineSchedule::default(), &shape);

@@ -65,8 +65,8 @@ const BYTES: u64 = 4;
 impl MemoryEstimate {
     /// Estimates the memory of data parallelism. `parameters` is the number of trainable elements, `weight_copies` the
     /// number of those that layers copy rounded, and `batch_samples` the number of samples of the largest step. `step_floats` returns the floats that activations need for shards of a
-    /// number of samples, some of them in memory together: one, or all of a worker in another order than by shard. Results
-    /// above the range of `u64` saturate.
+    /// number of samples, some of them in memory together: `together` of a worker, or all of them in another order than by shard.
+    /// Results above the range of `u64` saturate.
     #[must_use]
     pub fn data_parallel(
         [parameters, weight_copies]: [u64; 2],
@@ -74,11 +74,11 @@ impl MemoryEstimate {
         optimizer: &OptimizerConfig,
         batch_samples: u64,
         shards: &ShardPlan,
-        order: ShardOrder,
+        (order, together): (ShardOrder, u32),
     ) -> Self {
         let each = shards.shards().div_ceil(shards.computing());
         let (together, filled) = match order {
-            ShardOrder::ByShard => (1, 1),
+            ShardOrder::ByShard => (together.clamp(1, each), 1),
             ShardOrder::ByLayer => (each, 1),
             ShardOrder::LockStep => (each, each),
         };
@@ -441,7 +441,7 @@ mod tests {
         let shards = ShardPlan::new(8, WorldSize::new(workers).unwrap()).unwrap();
         let optimizer: OptimizerConfig = serde_json::from_str(r#"{"kind": "adamw"}"#).unwrap();
         let floats = |samples, together: u32| 10_000 * samples * u64::from(together);
-        MemoryEstimate::data_parallel([1_000_000, 0], floats, &optimizer, 64, &shards, order)
+        MemoryEstimate::data_parallel([1_000_000, 0], floats, &optimizer, 64, &shards, (order, 1))
     }
 
     #[test]
@@ -589,7 +589,7 @@ mod tests {
                 &optimizer,
                 batch,
                 &shards,
-                ShardOrder::ByShard,
+                (ShardOrder::ByShard, 1),
             )
         };
         assert_eq!(estimate(u64::MAX / 2, 1).total(), u64::MAX);

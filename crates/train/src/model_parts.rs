@@ -494,6 +494,7 @@ pub(crate) fn work(
         classes: description.classes,
         samples,
         shards: 1,
+        is_by_layer: false,
         recomputation: config.train.recompute_activations.layers(),
         precision: config.train.precision,
     };

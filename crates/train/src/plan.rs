@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ronde_core::batch::BatchPlan;
-use ronde_core::layout::{Role, StateLayout};
+use ronde_core::layout::{Role, StateLayout, TensorEntry};
 use ronde_core::order::Shuffle;
 use ronde_core::rounds::RoundPlan;
 use ronde_core::seed::SeedTree;
@@ -12,14 +12,16 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
 use ronde_core::{DataSignature, PlanIdentity, Step, WorldSize};
 use ronde_data::Dataset;
-use ronde_engine::{Chain, EngineError, LayerExt, LearningRate};
+use ronde_engine::{Chain, EngineError, Layer, LayerExt, LearningRate};
 
-use crate::config::RunConfig;
+use crate::config::{RunConfig, ShardsTogether};
 use crate::error::TrainError;
 use crate::evaluate::LOSS;
 use crate::model_parts;
 use crate::objective::Objective;
 
+/// The most bytes that the layers keep of the shards that pass through them together, unless the run file has their number.
+const TOGETHER_BYTES: u64 = 256 << 20;
 /// The longest wait for another worker.
 const EXCHANGE_TIMEOUT_MAX: Duration = Duration::from_secs(86_400);
 
@@ -196,6 +198,36 @@ impl Plan {
             .global_batch_size
             .min(self.batches.samples());
         samples.div_ceil(self.shards.shards().into()) as usize
+    }
+
+    /// Returns how many logical shards of a worker pass through the layers of a model together, for samples of this shape. All workers
+    /// find the same number, and no bit depends on it.
+    #[must_use]
+    pub fn shards_together(&self, chain: &Chain, sample: &[usize]) -> u32 {
+        let shards = self.shards.shards();
+        if self.config.parallel.pipeline > 1 {
+            return 1;
+        }
+        if let ShardsTogether::Count(count) = self.config.train.shards_together {
+            return count.get();
+        }
+        let elements = |layer: &dyn Layer| {
+            let tensors = layer.facts().layout.tensors.iter();
+            tensors.map(TensorEntry::elements).sum::<usize>()
+        };
+        let layers = || chain.layers().iter().map(|layer| &**layer);
+        let joining = layers().filter(|layer| layer.facts().joins_shards);
+        if 2 * joining.map(elements).sum::<usize>() < layers().map(elements).sum() {
+            return 1;
+        }
+        let shape = [&[self.shard_samples_max()], sample].concat();
+        let each = (chain.cost(&shape).kept_floats as u64)
+            .saturating_mul(4)
+            .max(1);
+        let fitting = u32::try_from(TOGETHER_BYTES / each).unwrap_or(u32::MAX);
+        // A power of two is one subtree of the exact sum, where the shards of a worker are.
+        let together = 1 << fitting.max(1).ilog2();
+        together.min(shards.next_power_of_two())
     }
 
     /// Returns a model as this run trains it: with its precision, and with recomputation if it is configured.

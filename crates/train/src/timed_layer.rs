@@ -159,9 +159,14 @@ impl Layer for TimedLayer {
         };
         let mut ranges = pass.ranges.to_vec();
         let mut given = Vec::with_capacity(shards.len());
+        let mut count = 0;
         for mut shard in shards {
+            count += 1 + shard.added.len();
             if pass.part != BackwardPart::Weights {
                 shard.grad_output = self.own_gradient(shard.grad_output);
+                let added = shard.added.into_iter();
+                let added = added.map(|(added, gradient)| (added, self.own_gradient(gradient)));
+                shard.added = added.collect();
             }
             if pass.part != BackwardPart::Input {
                 ranges = self.own_ranges(pass.ranges, shard.gradients);
@@ -172,7 +177,7 @@ impl Layer for TimedLayer {
             ranges: &ranges,
             ..pass
         };
-        self.timed(kind, given.len(), |layer| layer.backward(given, pass, sums))
+        self.timed(kind, count, |layer| layer.backward(given, pass, sums))
     }
 
     fn extend(

@@ -227,6 +227,7 @@ fn strategy(
     config.copies = plan.config.parallel.copies;
     config.schedule = plan.config.parallel.pipeline_schedule();
     config.order = plan.config.parallel.shard_order();
+    config.together = plan.shards_together(&chain, &data.shape);
     let compression = plan.config.compression.settings();
     config.compression = compression.filter(|_| plan.rounds.is_none());
     (config.sample_shape, config.may_reset) = (data.shape.clone(), plan.config.has_slices());

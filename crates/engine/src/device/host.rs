@@ -108,6 +108,10 @@ impl Device for HostDevice {
         DeviceBuffer::Host(HostValues::take(length))
     }
 
+    fn has_independent_rows(&self) -> bool {
+        true
+    }
+
     fn is_host(&self) -> bool {
         true
     }

@@ -23,8 +23,9 @@ mod table;
 mod work;
 
 pub use element::{
-    ActivateKernel, AddKernel, CopyKernel, CopyRowsKernel, DrawDropoutKernel, DrawnRows,
-    ElementKernels, FillKernel, MultiplyByKernel, RectifyGradientKernel, RectifyKernel, RowCopy,
+    ActivateKernel, AddExactKernel, AddKernel, CopyKernel, CopyRowsKernel, DrawDropoutKernel,
+    DrawnRows, ElementKernels, FillKernel, MultiplyByKernel, RectifyGradientKernel, RectifyKernel,
+    RowCopy,
 };
 pub use format::{FormatKernels, PackKernel, RoundKernel, UnpackKernel};
 pub use image::{
@@ -33,7 +34,8 @@ pub use image::{
     PlaneMap, SumChannelsKernel,
 };
 pub use matrix::{
-    MatrixKernels, MatrixOf, MatrixSlice, MultiplyKernel, RepeatRowKernel, SumRowsKernel,
+    MatrixKernels, MatrixOf, MatrixSlice, MultiplyKernel, MultiplyShardsKernel, RepeatRowKernel,
+    SumRowsKernel,
 };
 pub use norm::{
     BatchAffineGradientsKernel, BatchGradientSumsKernel, BatchInputGradientKernel,

@@ -46,6 +46,10 @@ impl Device for ObservedDevice {
         self.inner.allocate(length)
     }
 
+    fn has_independent_rows(&self) -> bool {
+        self.inner.has_independent_rows()
+    }
+
     fn is_host(&self) -> bool {
         self.inner.is_host()
     }

@@ -121,6 +121,10 @@ impl Device for PlanningDevice {
         self.buffer(Some((slabs, placement)), length)
     }
 
+    fn has_independent_rows(&self) -> bool {
+        true
+    }
+
     fn is_host(&self) -> bool {
         false
     }

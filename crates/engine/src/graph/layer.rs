@@ -2,6 +2,7 @@
 
 mod again;
 mod extension;
+mod joined;
 mod parts;
 mod planned;
 mod rounding;
@@ -15,11 +16,12 @@ use ronde_core::seed::SeedTree;
 use ronde_core::{PartTransfers, Shard};
 
 use self::again::ValueAgain;
+use self::joined::{SumOfShards, apart};
 use self::parts::PartGradients;
 use self::tokens::TokenSums;
 use super::{
-    GraphOutline, KeptText, LoadedState, NodeGradient, PartPlace, PassEnds, TensorGradients,
-    Tensors,
+    GraphOutline, JoinedShards, KeptText, LoadedState, NodeGradient, PartPlace, PassEnds,
+    ShardSamples, TensorGradients, Tensors,
 };
 use crate::activation::Activation;
 use crate::blocks::Blocks;
@@ -72,17 +74,44 @@ pub struct GraphLayer {
     /// Whether the loaded weights are the initial ones.
     has_initial: bool,
     pending: PendingShards<PendingGraph>,
-    /// The output gradients of each operation, for shards between the two backward passes.
-    deferred: ShardMap<(PendingState, Vec<Option<Activation>>)>,
+    /// Shards between the two backward passes.
+    deferred: ShardMap<DeferredGraph>,
 }
 
 /// The state with which a pending shard is computed; `None` if it is that of the layer, which was suspended meanwhile.
 type PendingState = Option<LoadedState>;
 
-/// A shard between forward and backward.
+/// A shard, or joined ones under the number of the first, between forward and backward.
 struct PendingGraph {
     state: PendingState,
     output_shape: Vec<usize>,
+    joined: JoinedShards,
+}
+
+/// A shard, or joined ones, between the backward pass for the input and that for the weights.
+struct DeferredGraph {
+    state: PendingState,
+    joined: JoinedShards,
+    /// The output gradients of each operation.
+    kept: Vec<Option<Activation>>,
+}
+
+/// A shard, or joined ones, in a backward pass.
+struct OpenShards {
+    /// The first one.
+    shard: Shard,
+    state: LoadedState,
+    joined: JoinedShards,
+}
+
+impl OpenShards {
+    /// Returns joined shards as operations get them: none if it is one shard.
+    fn joined(&self) -> &[ShardSamples] {
+        match self.joined.shards() {
+            [_] => &[],
+            joined => joined,
+        }
+    }
 }
 
 /// The values or gradients of all shards, by value of the graph.
@@ -121,7 +150,7 @@ impl GraphLayer {
         }
         let of_matrix =
             |tensor: &TensorEntry| tensor.role == Role::Parameter && tensor.shape.len() >= 2;
-        Self {
+        let mut layer = Self {
             facts: facts_of(&outline, device.name()),
             last_use,
             is_matrix: outline.layout.tensors.iter().map(of_matrix).collect(),
@@ -141,7 +170,9 @@ impl GraphLayer {
             pending: PendingShards::new(&outline.name),
             deferred: ShardMap::new(),
             outline,
-        }
+        };
+        layer.find_joining();
+        layer
     }
 
     /// Returns the inputs of an operation for each shard, moved where nothing needs them later.
@@ -170,13 +201,18 @@ impl GraphLayer {
         self.load_initial();
         let mut values: ShardValues = vec![Vec::new(); self.outline.shapes.len()];
         let mut contexts = Vec::with_capacity(shards.len());
-        for ShardInput { input, context } in shards {
-            self.check_input(input.shape(), context.mode)?;
+        let mut joined = Vec::with_capacity(shards.len());
+        for (ShardInput { input, context }, of_input) in self.joined_inputs(shards)? {
             let mut input = input.on_device(self.device.as_ref());
             self.pack_input(&mut input);
             values[0].push(Some(input));
             contexts.push(context);
+            joined.push(of_input);
         }
+        let several = match joined.as_slice() {
+            [joined] if joined.shards().len() > 1 => joined.shards(),
+            _ => &[],
+        };
         let state = self.state.clone();
         let device = self.device.clone();
         self.begin_values_again(&contexts);
@@ -193,6 +229,7 @@ impl GraphLayer {
             let (node, tokens) = self.outline.node_and_tokens(index, &own);
             let tensors = Tensors::new(device.as_ref(), &state, node.tensors.start)
                 .with_tokens(tokens.filter(|_| trains))
+                .with_shards(several)
                 .with_output_again(self.is_again[index + 1])
                 .packing(packs);
             let mut outputs = node.node.forward(inputs, tensors, &contexts, sums)?;
@@ -207,29 +244,30 @@ impl GraphLayer {
         outputs
             .iter_mut()
             .for_each(|output| output.unpack(device.as_ref()));
-        for (output, context) in outputs.iter().zip(&contexts) {
+        for ((output, context), joined) in outputs.iter().zip(&contexts).zip(&joined) {
             if context.mode == Mode::Train {
                 let pending = PendingGraph {
                     state: Some(state.clone()),
                     output_shape: output.shape().to_vec(),
+                    joined: joined.clone(),
                 };
                 self.pending.begin(context.shard, pending);
             }
         }
-        Ok(outputs)
+        Ok(apart(outputs, &joined))
     }
 
-    /// Begins the backward pass of shards: returns their states, with their output gradients as
-    /// those of the last value.
+    /// Begins the backward pass of shards: returns them with their output gradients as those of the last value.
     fn begin_backward(
         &mut self,
         shards: Vec<(Shard, Activation)>,
-    ) -> Result<(Vec<(Shard, LoadedState)>, ShardValues), EngineError> {
+    ) -> Result<(Vec<OpenShards>, ShardValues), EngineError> {
+        let shards = self.joined_gradients(shards)?;
         let mut gradients: ShardValues = vec![Vec::new(); self.outline.shapes.len()];
         gradients
             .iter_mut()
             .for_each(|value| value.resize(shards.len(), None));
-        let mut states = Vec::with_capacity(shards.len());
+        let mut open = Vec::with_capacity(shards.len());
         for (index, (shard, gradient)) in shards.into_iter().enumerate() {
             let pending = self.pending.end(shard)?;
             self.pending
@@ -237,9 +275,13 @@ impl GraphLayer {
             if let Some(last) = gradients.last_mut() {
                 last[index] = Some(gradient.on_device(self.device.as_ref()));
             }
-            states.push((shard, pending.state.unwrap_or_else(|| self.state.clone())));
+            open.push(OpenShards {
+                shard,
+                state: pending.state.unwrap_or_else(|| self.state.clone()),
+                joined: pending.joined,
+            });
         }
-        Ok((states, gradients))
+        Ok((open, gradients))
     }
 
     /// Runs the backward pass of one operation from the gradients of its output to those of its
@@ -247,7 +289,7 @@ impl GraphLayer {
     fn back_through(
         &mut self,
         index: usize,
-        states: &[(Shard, LoadedState)],
+        open: &[OpenShards],
         gradients: &mut ShardValues,
         needs_input_gradient: bool,
         sums: &mut dyn ShardSums,
@@ -260,7 +302,7 @@ impl GraphLayer {
         }
         self.round_gradients(index, &mut given);
         self.unpack_for(index, given.iter_mut().flatten());
-        for (shard, state) in states {
+        for OpenShards { shard, state, .. } in open {
             self.restore_values_again(index, (*shard, state))?;
             self.unpack_saved(index, *shard);
         }
@@ -277,17 +319,18 @@ impl GraphLayer {
         let mut kept = vec![None; given.len()];
         let mut shards = Vec::new();
         let mut positions = Vec::new();
-        for (position, (gradient, (shard, state))) in given.into_iter().zip(states).enumerate() {
+        for (position, (gradient, of)) in given.into_iter().zip(open).enumerate() {
             let Some(gradient) = gradient else { continue };
             if is_kept {
                 kept[position] = Some(gradient.clone());
             }
             positions.push(position);
             shards.push(NodeGradient {
-                shard: *shard,
+                shard: of.shard,
                 gradient,
-                tensors: Tensors::new(device.as_ref(), state, node.tensors.start)
+                tensors: Tensors::new(device.as_ref(), &of.state, node.tensors.start)
                     .with_tokens(tokens)
+                    .with_shards(of.joined())
                     .packing(packs),
             });
         }
@@ -304,44 +347,50 @@ impl GraphLayer {
         Ok(kept)
     }
 
-    /// Writes the gradients of one operation's tensors for a shard.
+    /// Writes the gradients of one operation's tensors for shards, in a buffer for each sum of shards, and ends its passes.
     fn weights_of(
         &mut self,
         index: usize,
-        (shard, state): (Shard, &LoadedState),
+        open: &OpenShards,
         gradient: Option<&Activation>,
-        gradients: &mut [f32],
+        sums: &mut [SumOfShards<'_>],
         ranges: &[Range<usize>],
     ) -> Result<(), EngineError> {
         let mut gradient = gradient.cloned();
         self.unpack_for(index, gradient.iter_mut());
         let packs = self.format_of_results(index);
-        let device = self.device.as_ref();
-        let node = &mut self.outline.nodes[index];
-        let own_ranges = &ranges[node.tensors.clone()];
-        match gradient {
-            _ if own_ranges.is_empty() => {}
-            _ if self.outline.divisions[index + 1].is_some() => {
-                self.add_token_sums(index, (shard, state), gradient.as_ref(), own_ranges)?;
-            }
-            None => own_ranges
-                .iter()
-                .for_each(|range| gradients[range.clone()].fill(0.0)),
-            Some(gradient) => {
-                let given = NodeGradient {
-                    shard,
-                    gradient,
-                    tensors: Tensors::new(device, state, node.tensors.start).packing(packs),
+        let OpenShards { shard, state, .. } = open;
+        let tensors = self.outline.nodes[index].tensors.clone();
+        let own_ranges = &ranges[tensors.clone()];
+        if own_ranges.is_empty() {
+            // Nothing to write.
+        } else if self.outline.divisions[index + 1].is_some() {
+            self.add_token_sums(index, (*shard, state), gradient.as_ref(), own_ranges)?;
+        } else {
+            let device = self.device.as_ref();
+            for sum in sums {
+                let Some(gradient) = &gradient else {
+                    sum.clear(own_ranges);
+                    continue;
                 };
-                let mut to = TensorGradients::new(device, gradients, own_ranges);
-                node.node.backward_weights(&given, &mut to)?;
+                let joined = open.joined().get(sum.shards.clone());
+                let given = NodeGradient {
+                    shard: *shard,
+                    gradient: gradient.clone(),
+                    tensors: Tensors::new(device, state, tensors.start)
+                        .with_shards(joined.unwrap_or_default())
+                        .packing(packs),
+                };
+                let mut to = TensorGradients::new(device, sum.gradients, own_ranges);
+                let node = &mut self.outline.nodes[index].node;
+                node.backward_weights(&given, &mut to)?;
                 for (found, range) in to.foreign().iter().zip(own_ranges) {
-                    found.read(&mut gradients[range.clone()]);
+                    found.read(&mut sum.gradients[range.clone()]);
                 }
             }
         }
-        self.outline.nodes[index].node.end(shard);
-        self.end_value_again(index, shard);
+        self.outline.nodes[index].node.end(*shard);
+        self.end_value_again(index, *shard);
         Ok(())
     }
 
@@ -352,28 +401,31 @@ impl GraphLayer {
         needs_input_gradient: bool,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
-        let mut buffers = Vec::with_capacity(shards.len());
-        let mut given = Vec::with_capacity(shards.len());
-        for shard in shards {
-            given.push((shard.shard, shard.grad_output));
-            buffers.push(shard.gradients);
-        }
-        let (states, mut gradients) = self.begin_backward(given)?;
+        let (given, mut to) = joined::sums_of(shards);
+        let (open, mut gradients) = self.begin_backward(given)?;
+        self.check_sums(&open, &to)?;
         for index in (0..self.outline.nodes.len()).rev() {
             let kept =
-                self.back_through(index, &states, &mut gradients, needs_input_gradient, sums)?;
-            for (((shard, state), gradient), buffer) in states.iter().zip(&kept).zip(&mut buffers) {
-                self.weights_of(index, (*shard, state), gradient.as_ref(), buffer, ranges)?;
+                self.back_through(index, &open, &mut gradients, needs_input_gradient, sums)?;
+            for ((of, gradient), to) in open
+                .iter()
+                .zip(&kept)
+                .zip(joined::sums_each(&open, &mut to))
+            {
+                self.weights_of(index, of, gradient.as_ref(), to, ranges)?;
             }
         }
         self.sum_part_gradients(0, &mut gradients)?;
-        for ((shard, _), buffer) in states.iter().zip(&mut buffers) {
-            self.sum_tokens(*shard, buffer, ranges)?;
+        for (of, to) in open.iter().zip(&mut to) {
+            self.sum_tokens(of.shard, to.gradients, ranges)?;
         }
         self.check_device()?;
         let of_inputs = std::mem::take(&mut gradients[0]);
-        self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
-        Ok(self.rounded_gradients(of_inputs))
+        self.check_input_gradients(&open, &of_inputs, needs_input_gradient)?;
+        Ok(joined::gradients_apart(
+            &open,
+            self.rounded_gradients(of_inputs),
+        ))
     }
 
     /// Drops the values kept of all shards.
@@ -402,18 +454,16 @@ impl GraphLayer {
 
     fn check_input_gradients(
         &self,
-        states: &[(Shard, LoadedState)],
+        open: &[OpenShards],
         of_inputs: &[Option<Activation>],
         needs_input_gradient: bool,
     ) -> Result<(), EngineError> {
-        let missing = states
-            .iter()
-            .zip(of_inputs)
-            .find(|(_, found)| found.is_none());
+        let mut of_inputs = open.iter().zip(of_inputs);
+        let missing = of_inputs.find(|(_, found)| found.is_none());
         match missing.filter(|_| needs_input_gradient) {
-            Some(((shard, _), _)) => Err(EngineError::NoInputGradient {
+            Some((of, _)) => Err(EngineError::NoInputGradient {
                 layer: self.outline.name.clone(),
-                shard: *shard,
+                shard: of.shard,
             }),
             None => Ok(()),
         }
@@ -455,6 +505,7 @@ fn facts_of(outline: &GraphOutline, engine: String) -> LayerFacts {
         batch_norms: outline.batch_norms(),
         is_suspendable: true,
         needs_all_shards: nodes().any(|node| node.needs_all_shards()),
+        joins_shards: false,
         only_f32: None,
     }
 }
@@ -489,8 +540,8 @@ impl GraphLayer {
         for pending in self.pending.values_mut() {
             pending.state = None;
         }
-        for (state, _) in self.deferred.values_mut() {
-            *state = None;
+        for deferred in self.deferred.values_mut() {
+            deferred.state = None;
         }
     }
 
@@ -514,12 +565,12 @@ impl GraphLayer {
         needs_input_gradient: bool,
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
-        let (states, mut gradients) = self.begin_backward(shards)?;
+        let (open, mut gradients) = self.begin_backward(shards)?;
         let nodes = self.outline.nodes.len();
-        let mut kept = vec![vec![None; nodes]; states.len()];
+        let mut kept = vec![vec![None; nodes]; open.len()];
         for index in (0..nodes).rev() {
             let given =
-                self.back_through(index, &states, &mut gradients, needs_input_gradient, sums)?;
+                self.back_through(index, &open, &mut gradients, needs_input_gradient, sums)?;
             for (kept, given) in kept.iter_mut().zip(given) {
                 kept[index] = given;
             }
@@ -527,38 +578,55 @@ impl GraphLayer {
         self.sum_part_gradients(0, &mut gradients)?;
         self.check_device()?;
         let of_inputs = std::mem::take(&mut gradients[0]);
-        self.check_input_gradients(&states, &of_inputs, needs_input_gradient)?;
-        let of_inputs = self.rounded_gradients(of_inputs);
-        for ((shard, state), mut kept) in states.into_iter().zip(kept) {
-            self.pack_deferred(shard, &mut kept);
-            self.deferred.insert(shard, (Some(state), kept));
+        self.check_input_gradients(&open, &of_inputs, needs_input_gradient)?;
+        let of_inputs = joined::gradients_apart(&open, self.rounded_gradients(of_inputs));
+        for (of, mut kept) in open.into_iter().zip(kept) {
+            self.pack_deferred(of.shard, &mut kept);
+            let deferred = DeferredGraph {
+                state: Some(of.state),
+                joined: of.joined,
+                kept,
+            };
+            self.deferred.insert(of.shard, deferred);
         }
         Ok(of_inputs)
     }
 
-    /// Computes the gradients of the tensors of a shard after [`GraphLayer::run_backward_input`].
+    /// Computes the gradients of the tensors of shards after [`GraphLayer::run_backward_input`].
     fn run_backward_weights(
         &mut self,
-        shard: Shard,
-        gradients: &mut [f32],
+        shards: Vec<ShardGradient<'_>>,
         ranges: &[Range<usize>],
     ) -> Result<(), EngineError> {
-        let (state, kept) = self
-            .deferred
-            .remove(&shard)
-            .ok_or_else(|| self.pending.not_pending(shard))?;
-        let state = state.unwrap_or_else(|| self.state.clone());
-        for (index, gradient) in kept.iter().enumerate().rev() {
-            self.restore_values_again(index, (shard, &state))?;
-            self.unpack_saved(index, shard);
-            self.weights_of(index, (shard, &state), gradient.as_ref(), gradients, ranges)?;
+        let (given, mut to) = joined::sums_of(shards);
+        let given: Vec<Shard> = given.into_iter().map(|(shard, _)| shard).collect();
+        let Some(&shard) = given.first() else {
+            return Ok(());
+        };
+        let deferred = self.deferred.remove(&shard);
+        let deferred = deferred.ok_or_else(|| self.pending.not_pending(shard))?;
+        if let Some(other) = deferred.joined.first_other(&given) {
+            return Err(self.pending.not_pending(other));
         }
-        self.sum_tokens(shard, gradients, ranges)
+        let open = OpenShards {
+            shard,
+            state: deferred.state.unwrap_or_else(|| self.state.clone()),
+            joined: deferred.joined,
+        };
+        for (index, gradient) in deferred.kept.iter().enumerate().rev() {
+            self.restore_values_again(index, (shard, &open.state))?;
+            self.unpack_saved(index, shard);
+            self.weights_of(index, &open, gradient.as_ref(), &mut to, ranges)?;
+        }
+        match to.as_mut_slice() {
+            [to] => self.sum_tokens(shard, to.gradients, ranges),
+            _ => Ok(()),
+        }
     }
 
-    /// Divides shards in those that run together: all of them if the layer needs them all, else one after the other.
+    /// Divides shards in those that run together: all of them if the layer needs or joins them all, else one after the other.
     fn together<T>(&self, shards: Vec<T>) -> Vec<Vec<T>> {
-        match self.facts.needs_all_shards {
+        match self.facts.needs_all_shards || self.facts.joins_shards {
             true => vec![shards],
             false => shards.into_iter().map(|shard| vec![shard]).collect(),
         }
@@ -576,6 +644,7 @@ impl Layer for GraphLayer {
                 self.drop_pending();
                 self.device = device.clone();
                 self.facts.engine = device.name();
+                self.find_joining();
                 self.reload();
             }
             LayerSetting::Precision(precision) => self.change_precision(precision),
@@ -628,20 +697,24 @@ impl Layer for GraphLayer {
         sums: &mut dyn ShardSums,
     ) -> Result<Vec<Option<Activation>>, EngineError> {
         let (ranges, needed) = (pass.ranges, pass.needs_input_gradient);
-        let mut found = Vec::with_capacity(shards.len());
+        let mut found = Vec::new();
         for shards in self.together(shards) {
             match pass.part {
                 BackwardPart::Whole => {
                     found.extend(self.run_backward(shards, ranges, needed, sums)?);
                 }
                 BackwardPart::Input => {
-                    let given = shards.into_iter();
-                    let given = given.map(|given| (given.shard, given.grad_output));
-                    found.extend(self.run_backward_input(given.collect(), needed, sums)?);
+                    let (given, _) = joined::sums_of(shards);
+                    found.extend(self.run_backward_input(given, needed, sums)?);
+                }
+                BackwardPart::Weights if self.facts.joins_shards => {
+                    let count: usize = shards.iter().map(|given| 1 + given.added.len()).sum();
+                    self.run_backward_weights(shards, ranges)?;
+                    found.extend(vec![None; count]);
                 }
                 BackwardPart::Weights => {
                     for given in shards {
-                        self.run_backward_weights(given.shard, given.gradients, ranges)?;
+                        self.run_backward_weights(vec![given], ranges)?;
                         found.push(None);
                     }
                 }

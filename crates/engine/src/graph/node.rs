@@ -72,6 +72,11 @@ pub(crate) trait GraphNode: Send {
         false
     }
 
+    /// Returns whether it takes joined shards: see [`GraphOperation::joins_shards`]. They have the number of the first one.
+    fn joins_shards(&self) -> bool {
+        false
+    }
+
     /// Visits the values kept of a shard that a short format stores in 2 bytes.
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation));
 
@@ -180,6 +185,10 @@ impl<O: GraphOperation> GraphNode for PerShard<O> {
 
     fn takes_packed(&self) -> bool {
         self.operation.takes_packed()
+    }
+
+    fn joins_shards(&self) -> bool {
+        self.operation.joins_shards()
     }
 
     fn each_saved(&mut self, shard: Shard, visit: &mut dyn FnMut(&mut Activation)) {

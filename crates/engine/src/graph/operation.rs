@@ -85,6 +85,12 @@ pub(crate) trait GraphOperation: Send + 'static {
         false
     }
 
+    /// Returns whether the output of each sample depends on this sample only, and gradients of tensors are added shard by shard, so
+    /// that shards run together: see [`JoinedShards`](super::JoinedShards). By default not.
+    fn joins_shards(&self) -> bool {
+        false
+    }
+
     /// Visits the kept values that a short format stores in 2 bytes, among them all inputs and outputs; none by default.
     fn each_saved(&self, _saved: &mut Self::Saved, _visit: &mut dyn FnMut(&mut Activation)) {}
 

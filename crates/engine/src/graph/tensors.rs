@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use ronde_core::exact::Node;
 use ronde_kernels::ShortFormat;
 
-use super::OwnTokens;
+use super::{OwnTokens, ShardSamples};
 use crate::activation::Activation;
 use crate::blocks::Blocks;
-use crate::device::kernel::{AddKernel, MatrixSlice, RoundKernel};
+use crate::device::kernel::{AddExactKernel, AddKernel, MatrixSlice, RoundKernel};
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut};
 use crate::shared_state::SharedState;
 
@@ -149,6 +150,7 @@ pub(crate) struct Tensors<'a> {
     packs: Option<ShortFormat>,
     tokens: Option<OwnTokens<'a>>,
     part: Option<u32>,
+    joined: &'a [ShardSamples],
 }
 
 impl<'a> Tensors<'a> {
@@ -161,6 +163,26 @@ impl<'a> Tensors<'a> {
             packs: None,
             tokens: None,
             part: None,
+            joined: &[],
+        }
+    }
+
+    /// Sets the joined shards, if there are several.
+    pub(crate) fn with_shards(self, joined: &'a [ShardSamples]) -> Self {
+        Self { joined, ..self }
+    }
+
+    /// Returns the joined shards that an operation computes the gradients of its tensors from, or draws random numbers for. None if the
+    /// samples are those of one shard.
+    pub(crate) fn joined(&self) -> &'a [ShardSamples] {
+        self.joined
+    }
+
+    /// Returns the samples of each joined shard, or all of them.
+    pub(crate) fn samples_of_shards(&self, samples: usize) -> Vec<Range<usize>> {
+        match self.joined {
+            [] => vec![0..samples],
+            joined => joined.iter().map(|of| of.samples.clone()).collect(),
         }
     }
 
@@ -322,6 +344,58 @@ impl<'a> TensorGradients<'a> {
             Self::Host { .. } => Vec::new(),
             Self::Foreign(found) => found,
         }
+    }
+
+    /// Lets `write` write the gradients of some tensors: from all samples, or from those of each joined shard with its number among
+    /// them, which are added in the order of the exact sum. Cost beyond the calls: memory for the gradients of log2(shards) + 1 shards,
+    /// and an addition for each shard.
+    pub(crate) fn add_shards(
+        &mut self,
+        some: Range<usize>,
+        tensors: Tensors<'_>,
+        samples: usize,
+        mut write: impl FnMut(usize, Range<usize>, &mut TensorGradients<'_>),
+    ) {
+        let Some((first, rest)) = tensors.joined().split_first() else {
+            return write(0, 0..samples, self);
+        };
+        write(first.place, first.samples.clone(), self);
+        let device = tensors.device();
+        let length = |tensor: usize| match some.contains(&tensor) {
+            true => self.get(tensor).length(),
+            false => 0,
+        };
+        let lengths: Vec<usize> = (0..some.end).map(length).collect();
+        let shards = 1 + rest.len() as u32;
+        // The sum that begins with the first shard is where the gradients belong; others have memory of their own.
+        let mut sums: Vec<(Node, Option<Vec<DeviceBuffer>>)> = vec![(Node::leaf(0, shards), None)];
+        for (shard, of) in (1..).zip(rest) {
+            let found = lengths.iter().map(|length| device.allocate(*length));
+            let mut found = TensorGradients::Foreign(found.collect());
+            write(of.place, of.samples.clone(), &mut found);
+            let (mut node, mut found) = (Node::leaf(shard, shards), found.foreign());
+            while let Some((_, left)) = sums.pop_if(|(left, _)| node.is_right_sibling_of(*left)) {
+                let mut left = left.map(TensorGradients::Foreign);
+                let to = left.as_mut().unwrap_or(self);
+                for tensor in some.clone() {
+                    AddExactKernel {
+                        y: to.get(tensor),
+                        x: found[tensor].slice(),
+                    }
+                    .run_on(device);
+                }
+                node = node.parent(shards);
+                match left {
+                    Some(left) => found = left.foreign(),
+                    None => {
+                        found.clear();
+                        break;
+                    }
+                }
+            }
+            sums.push((node, (!found.is_empty()).then_some(found)));
+        }
+        debug_assert_eq!(sums.len(), 1, "joined shards are one subtree");
     }
 
     /// Returns the gradient of tensor number `index`, to be written completely.

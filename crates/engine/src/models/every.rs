@@ -2,6 +2,7 @@
 //! reference losses.
 
 mod cases;
+mod joined;
 mod lock_step;
 mod short_formats;
 mod text;

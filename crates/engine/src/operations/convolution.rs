@@ -49,6 +49,10 @@ impl GraphOperation for Convolve {
         visit(x);
     }
 
+    fn joins_shards(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -125,30 +129,34 @@ impl GraphOperation for Convolve {
         let format = x.rounded_to();
         let format = format.filter(|_| format == gradient.rounded_to());
         let places = self.output_size().iter().product();
-        let blocks = tensors.blocks_of_products(x.samples());
-        blocks.run([x, gradient], [], |samples, [x, given], []| {
-            let adds = samples.start > 0;
-            tensors.write_or_add(adds, to.get(0), |to| {
-                ConvolveWeightGradientKernel {
-                    shape: self.shape,
-                    format,
-                    samples: samples.len(),
-                    x,
-                    dy: given,
-                    dw: to,
-                }
-                .run_on(device);
-            });
-            if self.has_bias {
-                tensors.write_or_add(adds, to.get(1), |to| {
-                    SumChannelsKernel {
-                        x: given,
-                        places,
-                        to,
+        let own = 0..1 + usize::from(self.has_bias);
+        to.add_shards(own, tensors, x.samples(), |_, samples, to| {
+            let (x, gradient) = (&x.some_samples(&samples), &gradient.some_samples(&samples));
+            let blocks = tensors.blocks_of_products(x.samples());
+            blocks.run([x, gradient], [], |samples, [x, given], []| {
+                let adds = samples.start > 0;
+                tensors.write_or_add(adds, to.get(0), |to| {
+                    ConvolveWeightGradientKernel {
+                        shape: self.shape,
+                        format,
+                        samples: samples.len(),
+                        x,
+                        dy: given,
+                        dw: to,
                     }
                     .run_on(device);
                 });
-            }
+                if self.has_bias {
+                    tensors.write_or_add(adds, to.get(1), |to| {
+                        SumChannelsKernel {
+                            x: given,
+                            places,
+                            to,
+                        }
+                        .run_on(device);
+                    });
+                }
+            });
         });
         Ok(())
     }

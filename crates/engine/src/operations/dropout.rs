@@ -6,7 +6,7 @@ use crate::context::{ForwardContext, Mode};
 use crate::device::kernel::{DrawDropoutKernel, DrawnRows, MultiplyByKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
-use crate::graph::{GraphOperation, KeptValues, Tensors, copy_run};
+use crate::graph::{GraphOperation, KeptValues, ShardSamples, Tensors, copy_run};
 
 /// Multiplies by the factors that the context draws; the identity in evaluation.
 pub(crate) struct Dropout {
@@ -28,16 +28,30 @@ impl Dropout {
         let device = tensors.device();
         let mut factors = tensors.unwritten(x.shape());
         let Some(tokens) = tensors.tokens() else {
-            let to = factors.values_mut(device);
-            let drawn = DrawnRows::all(x.elements());
-            DrawDropoutKernel {
-                context: *context,
-                probability: self.probability,
-                index: self.index,
-                drawn,
-                to,
+            let alone = [ShardSamples {
+                shard: context.shard,
+                place: 0,
+                samples: 0..x.samples(),
+            }];
+            let each = x.elements() / x.samples().max(1);
+            let shards = match tensors.joined() {
+                [] => &alone,
+                joined => joined,
+            };
+            for of in shards {
+                let elements = of.samples.start * each..of.samples.end * each;
+                DrawDropoutKernel {
+                    context: ForwardContext {
+                        shard: of.shard,
+                        ..*context
+                    },
+                    probability: self.probability,
+                    index: self.index,
+                    drawn: DrawnRows::all(elements.len()),
+                    to: factors.values_mut(device).range(elements),
+                }
+                .run_on(device);
             }
-            .run_on(device);
             return factors;
         };
         let samples = x.samples();
@@ -105,6 +119,10 @@ impl GraphOperation for Dropout {
     }
 
     fn computes_own_tokens(&self) -> bool {
+        true
+    }
+
+    fn joins_shards(&self) -> bool {
         true
     }
 

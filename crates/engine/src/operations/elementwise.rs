@@ -34,6 +34,10 @@ impl GraphOperation for Add {
         true
     }
 
+    fn joins_shards(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -89,6 +93,10 @@ impl GraphOperation for Rectify {
     }
 
     fn is_per_position(&self) -> bool {
+        true
+    }
+
+    fn joins_shards(&self) -> bool {
         true
     }
 
@@ -212,6 +220,10 @@ impl GraphOperation for Activate {
     }
 
     fn is_per_position(&self) -> bool {
+        true
+    }
+
+    fn joins_shards(&self) -> bool {
         true
     }
 

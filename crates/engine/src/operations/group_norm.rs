@@ -45,8 +45,8 @@ pub(crate) struct SavedGroupNorm {
     x: Activation,
     /// The mean and inverse deviation of each group of each sample.
     statistics: Activation,
-    /// The gradients of gamma and beta.
-    of_affine: Vec<Activation>,
+    /// The gradients of gamma and beta of each shard.
+    of_affine: Vec<[Activation; 2]>,
 }
 
 impl GraphOperation for NormaliseGroups {
@@ -68,6 +68,10 @@ impl GraphOperation for NormaliseGroups {
 
     fn each_saved(&self, saved: &mut SavedGroupNorm, visit: &mut dyn FnMut(&mut Activation)) {
         visit(&mut saved.x);
+    }
+
+    fn joins_shards(&self) -> bool {
+        true
     }
 
     fn forward(
@@ -107,25 +111,28 @@ impl GraphOperation for NormaliseGroups {
         _wanted: &[bool],
     ) -> Vec<Option<Activation>> {
         let device = tensors.device();
-        let channels = [self.channels];
-        let mut found =
-            [saved.x.shape(), &channels, &channels].map(|shape| tensors.unwritten(shape));
-        let gradients = found.each_mut().map(|found| found.values_mut(device));
-        let shape = self.shape(saved.x.samples());
-        let [dx, of_gamma, of_beta] = gradients;
-        GroupNormGradientKernel {
-            shape,
-            x: saved.x.values(),
-            dy: gradient.values(),
-            gamma: tensors.get(0),
-            statistics: saved.statistics.values(),
-            dx,
-            of_gamma,
-            of_beta,
+        let mut of_x = tensors.unwritten(saved.x.shape());
+        saved.of_affine.clear();
+        for samples in tensors.samples_of_shards(saved.x.samples()) {
+            let [x, dy, statistics] = [&saved.x, &gradient, &saved.statistics]
+                .map(|values| values.some_samples(&samples));
+            let each = self.channels * self.places;
+            let to = samples.start * each..samples.end * each;
+            let mut of_affine = [(); 2].map(|()| tensors.unwritten(&[self.channels]));
+            let [of_gamma, of_beta] = of_affine.each_mut().map(|of| of.values_mut(device));
+            GroupNormGradientKernel {
+                shape: self.shape(samples.len()),
+                x: x.values(),
+                dy: dy.values(),
+                gamma: tensors.get(0),
+                statistics: statistics.values(),
+                dx: of_x.values_mut(device).range(to),
+                of_gamma,
+                of_beta,
+            }
+            .run_on(device);
+            saved.of_affine.push(of_affine);
         }
-        .run_on(device);
-        let [of_x, of_gamma, of_beta] = found;
-        saved.of_affine = vec![of_gamma, of_beta];
         vec![Some(of_x)]
     }
 
@@ -136,13 +143,16 @@ impl GraphOperation for NormaliseGroups {
         tensors: Tensors<'_>,
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
-        for (index, found) in saved.of_affine.iter().enumerate() {
-            CopyKernel {
-                from: found.values(),
-                to: to.get(index),
+        let affine = 0..saved.of_affine[0].len();
+        to.add_shards(affine, tensors, saved.x.samples(), |shard, _, to| {
+            for (index, found) in saved.of_affine[shard].iter().enumerate() {
+                CopyKernel {
+                    from: found.values(),
+                    to: to.get(index),
+                }
+                .run_on(tensors.device());
             }
-            .run_on(tensors.device());
-        }
+        });
         Ok(())
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct SavedLayerNorm {
     x: Activation,
     /// The mean and inverse deviation of each row.
     statistics: Activation,
-    /// The gradients of gamma and beta; for each own part if the tokens are divided.
+    /// The gradients of gamma and beta of each shard, or for each own part if the tokens are divided.
     of_affine: Vec<[Activation; 2]>,
 }
 
@@ -85,6 +85,25 @@ fn gradients(
     (of_x, of_affine)
 }
 
+/// Returns the gradient of all rows, and keeps those of gamma and beta of each shard.
+fn gradients_of_shards(
+    saved: &mut SavedLayerNorm,
+    gradient: &Activation,
+    tensors: Tensors<'_>,
+) -> Activation {
+    let samples = tensors.samples_of_shards(saved.x.samples());
+    let rows_of_sample = saved.statistics.samples() / saved.x.samples().max(1);
+    let found = samples.into_iter().map(|samples| {
+        let rows = samples.start * rows_of_sample..samples.end * rows_of_sample;
+        let statistics = saved.statistics.some_samples(&rows);
+        let [x, given] = [&saved.x, gradient].map(|values| values.some_samples(&samples));
+        gradients([&x, &given, &statistics], tensors)
+    });
+    let (of_x, of_affine) = found.unzip::<_, _, Vec<_>, _>();
+    saved.of_affine = of_affine;
+    Activation::together(tensors.device(), of_x)
+}
+
 impl GraphOperation for NormaliseRows {
     type Saved = SavedLayerNorm;
 
@@ -124,6 +143,10 @@ impl GraphOperation for NormaliseRows {
         true
     }
 
+    fn joins_shards(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -149,9 +172,7 @@ impl GraphOperation for NormaliseRows {
     ) -> Vec<Option<Activation>> {
         let parts = tensors.tokens().map(|tokens| (tokens, tokens.parts()));
         let Some((tokens, parts)) = parts.filter(|(_, parts)| parts.len() > 1) else {
-            let (of_x, of_affine) = gradients([&saved.x, &gradient, &saved.statistics], tensors);
-            saved.of_affine = vec![of_affine];
-            return vec![Some(of_x)];
+            return vec![Some(gradients_of_shards(saved, &gradient, tensors))];
         };
         let device = tensors.device();
         let width = tensors.get(0).length();
@@ -188,20 +209,16 @@ impl GraphOperation for NormaliseRows {
     ) -> Result<(), EngineError> {
         let part = tensors.tokens_of_part();
         let part = part.map_or(0, |(part, tokens)| (part - tokens.parts().start) as usize);
-        for (index, found) in saved
-            .of_affine
-            .iter()
-            .skip(part)
-            .take(1)
-            .flatten()
-            .enumerate()
-        {
-            CopyKernel {
-                from: found.values(),
-                to: to.get(index),
+        let affine = 0..saved.of_affine[part].len();
+        to.add_shards(affine, tensors, saved.x.samples(), |shard, _, to| {
+            for (index, found) in saved.of_affine[part + shard].iter().enumerate() {
+                CopyKernel {
+                    from: found.values(),
+                    to: to.get(index),
+                }
+                .run_on(tensors.device());
             }
-            .run_on(tensors.device());
-        }
+        });
         Ok(())
     }
 }

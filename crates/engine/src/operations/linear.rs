@@ -1,9 +1,12 @@
 //! [`Linear`]: a matrix product over the last dimension.
 
+use std::ops::Range;
+
 use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
-use crate::device::kernel::{MultiplyKernel, RepeatRowKernel, SumRowsKernel};
+use crate::device::DeviceSlice;
+use crate::device::kernel::{MultiplyKernel, MultiplyShardsKernel, RepeatRowKernel, SumRowsKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
 use crate::graph::{GraphOperation, KeptValues, TensorGradients, Tensors};
@@ -19,6 +22,44 @@ impl Linear {
     fn rows(&self, x: &Activation) -> usize {
         x.elements() / self.inputs.max(1)
     }
+
+    /// Computes the gradients of joined shards, added in the order of the exact sum.
+    fn add_shards(
+        &self,
+        x: &Activation,
+        gradient: &Activation,
+        tensors: Tensors<'_>,
+        to: &mut TensorGradients<'_>,
+    ) {
+        let (device, joined) = (tensors.device(), tensors.joined());
+        let each = self.rows(x) / x.samples().max(1);
+        let rows_of = |samples: &Range<usize>| samples.start * each..samples.end * each;
+        let rows: Vec<Range<usize>> = joined.iter().map(|of| rows_of(&of.samples)).collect();
+        let all = rows[0].start..rows[rows.len() - 1].end;
+        let left = x.matrix(of_rows(x, &all, self.inputs), all.len(), self.inputs);
+        let right = of_rows(gradient, &all, self.outputs);
+        MultiplyShardsKernel {
+            left: left.transposed(),
+            right: gradient.matrix(right, all.len(), self.outputs),
+            to: to.get(0),
+            shards: rows.iter().map(ExactSizeIterator::len).collect(),
+        }
+        .run_on(device);
+        if self.has_bias {
+            to.add_shards(1..2, tensors, x.samples(), |_, samples, to| {
+                SumRowsKernel {
+                    rows: of_rows(gradient, &rows_of(&samples), self.outputs),
+                    to: to.get(1),
+                }
+                .run_on(device);
+            });
+        }
+    }
+}
+
+/// Returns the values of some rows of a width.
+fn of_rows<'a>(of: &'a Activation, rows: &Range<usize>, width: usize) -> DeviceSlice<'a> {
+    of.values().range(rows.start * width..rows.end * width)
 }
 
 impl GraphOperation for Linear {
@@ -44,6 +85,10 @@ impl GraphOperation for Linear {
     }
 
     fn is_per_position(&self) -> bool {
+        true
+    }
+
+    fn joins_shards(&self) -> bool {
         true
     }
 
@@ -117,6 +162,10 @@ impl GraphOperation for Linear {
         to: &mut TensorGradients<'_>,
     ) -> Result<(), EngineError> {
         let device = tensors.device();
+        if !tensors.joined().is_empty() {
+            self.add_shards(x, gradient, tensors, to);
+            return Ok(());
+        }
         let blocks = tensors.blocks_of_products(self.rows(x));
         blocks.run([x, gradient], [], |rows, [of_x, given], []| {
             let input = x.matrix(of_x, rows.len(), self.inputs);

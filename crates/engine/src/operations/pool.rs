@@ -49,6 +49,10 @@ impl GraphOperation for MaxPool {
         }
     }
 
+    fn joins_shards(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -115,6 +119,10 @@ impl GraphOperation for MapPlanes {
     }
 
     fn takes_packed(&self) -> bool {
+        true
+    }
+
+    fn joins_shards(&self) -> bool {
         true
     }
 

@@ -155,6 +155,7 @@ fn pass(case: &ComparedOperation, counts: &[usize]) -> Passed {
         shard: context(shard).shard,
         grad_output: Activation::from_host(output.shape(), fixed),
         gradients,
+        added: Vec::new(),
     });
     let given = given.collect();
     let back = chain

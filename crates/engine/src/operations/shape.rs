@@ -43,6 +43,10 @@ impl GraphOperation for Reshape {
         true
     }
 
+    fn joins_shards(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -202,6 +206,10 @@ impl GraphOperation for TakeSlice {
         true
     }
 
+    fn joins_shards(&self) -> bool {
+        true
+    }
+
     fn forward(
         &self,
         inputs: Vec<Activation>,
@@ -264,6 +272,10 @@ impl GraphOperation for Concatenate {
     }
 
     fn takes_packed(&self) -> bool {
+        true
+    }
+
+    fn joins_shards(&self) -> bool {
         true
     }
 

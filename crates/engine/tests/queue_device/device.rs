@@ -507,6 +507,10 @@ impl Device for QueueDevice {
         DeviceBuffer::Foreign(Box::new(QueueBuffer { place, queue }))
     }
 
+    fn has_independent_rows(&self) -> bool {
+        true
+    }
+
     fn is_host(&self) -> bool {
         false
     }

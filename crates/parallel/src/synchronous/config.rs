@@ -40,6 +40,10 @@ pub struct SynchronousConfig {
     pub schedule: PipelineSchedule,
     /// The order of shards and layers without a pipeline. Layers that need sums over all shards run in lock step in any case.
     pub order: ShardOrder,
+    /// The number of shards of a rank that pass through the layers together, at least 1: those that a layer
+    /// [joins](ronde_engine::LayerFacts::joins_shards) cost less together, and the values of all of them are in memory. In a pipeline
+    /// each shard passes alone. The bits are the same.
+    pub together: u32,
     /// The short form in which gradients are sent; `None`: as they are.
     pub compression: Option<CompressionConfig>,
     /// The parts of the weights that are hashed after each step.
@@ -73,6 +77,7 @@ impl SynchronousConfig {
             copies: None,
             schedule: PipelineSchedule::default(),
             order: ShardOrder::default(),
+            together: 1,
             compression: None,
             hashing: WeightHash {
                 parts: 1,

@@ -173,6 +173,7 @@ impl SynchronousStrategy {
                 shard: Shard(batch.0),
                 grad_output,
                 gradients: buffer.as_mut_slice(),
+                added: Vec::new(),
             });
             let given = given.collect();
             let layers = self.chain.layers_mut();

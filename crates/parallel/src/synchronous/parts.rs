@@ -231,8 +231,8 @@ impl SynchronousStrategy {
         Ok(UnitGradient { buffers, joined })
     }
 
-    /// Adds the gradient of a shard to the sums of its buckets.
-    pub(super) fn add_unit(&mut self, shard: u32, gradient: UnitGradient) {
+    /// Adds the gradient of a shard, or of those of a subtree, to the sums of its buckets.
+    pub(super) fn add_unit(&mut self, shards: &Range<u32>, gradient: UnitGradient) {
         let UnitGradient { buffers, joined } = gradient;
         let is_joined = buffers.len() != 1;
         let mut rest = &joined[..];
@@ -242,7 +242,7 @@ impl SynchronousStrategy {
                 buffer.as_mut_slice::<f32>().copy_from_slice(own);
                 rest = after;
             }
-            self.buckets[index].add_shard(shard, buffer);
+            self.buckets[index].add_shards(shards, buffer);
         }
         if is_joined {
             self.joined = joined;

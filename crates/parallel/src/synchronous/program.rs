@@ -8,7 +8,7 @@ use ronde_core::step_layout::MeshPlace;
 use ronde_core::{CollectiveError, GroupRank, Step};
 use ronde_engine::Activation;
 use ronde_protocol::transaction::ShardReport;
-use ronde_schedule::{Border, ProgramAction, ProgramShape, ShardOrder, StageShape, programs};
+use ronde_schedule::{Border, ProgramAction, ProgramShape, ShardOrder, StageShape, programs, runs};
 
 use super::SynchronousStrategy;
 use super::borders::Inbox;
@@ -48,6 +48,7 @@ impl SynchronousStrategy {
                 true => ShardOrder::LockStep,
                 false => self.config.order,
             },
+            together: self.together(),
             gather_rounds: self.gathers_weights().then(|| {
                 let plan = self.layout.shards();
                 let runs = (0..plan.ranks()).map(|rank| plan.run(GroupRank(rank as u32)));
@@ -117,7 +118,9 @@ impl SynchronousStrategy {
                 if self.in_lock_step() {
                     self.forward_together(*bucket, running)?;
                 } else {
-                    self.forward_shards(*bucket, shards.clone(), running)?;
+                    for run in runs(shards.clone(), self.together()) {
+                        self.forward_run(*bucket, run, running)?;
+                    }
                 }
                 self.times.forward_s += self.now() - begun;
                 self.end_span(span, SpanKind::Forward, shards.start.into());
@@ -239,15 +242,15 @@ impl SynchronousStrategy {
         if self.in_lock_step() {
             self.backward_together(index, running)?;
         } else {
-            for shard in shards.clone() {
+            for run in runs(shards.clone(), self.together()) {
                 match action {
                     ProgramAction::BackwardInput { .. } => {
-                        self.backward_input_of(index, shard, running)?;
+                        self.backward_input_of(index, run.start, running)?;
                     }
                     ProgramAction::BackwardWeights { .. } => {
-                        self.backward_weights_of(index, shard, running)?;
+                        self.backward_weights_of(index, run.start, running)?;
                     }
-                    _ => self.backward_shard(index, shard, running)?,
+                    _ => self.backward_run(index, run, running)?,
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Passes of single shards: forward, loss, and backward into the buckets.
+//! Passes of single shards, and the loss.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ use crate::strategy::MicroBatch;
 /// Runs a pass of a layer and returns a panic as an error that names the layer.
 ///
 /// A layer that has panicked is not used again: the error ends the run.
-fn guarded<T>(
+pub(super) fn guarded<T>(
     chain: &mut Chain,
     index: usize,
     pass: &'static str,
@@ -82,29 +82,6 @@ impl SynchronousStrategy {
         Ok(activation)
     }
 
-    /// Runs the forward pass of shards through the layers of a unit, one after the other.
-    pub(super) fn forward_shards(
-        &mut self,
-        index: usize,
-        shards: Range<u32>,
-        running: &mut RunningStep,
-    ) -> Result<(), ParallelError> {
-        let (stage, layers) = (self.unit(index).stage, self.unit(index).layers.clone());
-        for shard in shards {
-            let input = self.input(stage, &layers, shard, running)?;
-            let samples = input.as_ref().map_or(0, Activation::samples);
-            running.samples.insert(shard, samples);
-            let output = input.map(|input| {
-                let of = (running.step, Shard(shard), Mode::Train);
-                self.forward(layers.clone(), of, input)
-            });
-            let output = output.transpose();
-            let output = output.map_err(|source| self.pass_error(Shard(shard), source))?;
-            running.outputs.insert((stage, shard), output);
-        }
-        Ok(())
-    }
-
     /// Takes the values that enter layers of a stage; `None` for a shard without samples.
     pub(super) fn input(
         &self,
@@ -123,34 +100,6 @@ impl SynchronousStrategy {
                 Ok(features(batch.ok_or_else(|| not_loaded(shard))?))
             }
         }
-    }
-
-    /// Runs the backward pass of a shard through the layers of a unit, and adds its gradient.
-    pub(super) fn backward_shard(
-        &mut self,
-        index: usize,
-        shard: u32,
-        running: &mut RunningStep,
-    ) -> Result<(), ParallelError> {
-        let stage = self.unit(index).stage;
-        let mut buffer = self.take_unit(index)?;
-        let gradient = running.gradients.remove(&(stage, shard)).flatten();
-        let gradient = match gradient {
-            Some(output) => {
-                let samples = running.samples.get(&shard).copied().unwrap_or(0);
-                let of = (Shard(shard), samples);
-                self.backward_layers(index, of, output, buffer.values_mut())
-                    .map_err(|source| self.pass_error(Shard(shard), source))?
-            }
-            // A shard without samples contributes zeros.
-            None => {
-                buffer.values_mut().fill(0.0);
-                None
-            }
-        };
-        running.gradients.insert((stage, shard), gradient);
-        self.add_unit(shard, buffer);
-        Ok(())
     }
 
     /// Runs the half of the backward pass of a shard through the layers of a unit that the layers before them need.
@@ -197,7 +146,7 @@ impl SynchronousStrategy {
                 self.weigh_buffers(layer, samples, &ranges, gradients);
             }
         }
-        self.add_unit(shard, buffer);
+        self.add_unit(&(shard..shard + 1), buffer);
         Ok(())
     }
 
@@ -213,10 +162,7 @@ impl SynchronousStrategy {
         for layer in self.unit(index).layers.clone().rev() {
             let Some(output) = gradient.take() else { break };
             let ranges = self.unit_ranges(index, layer);
-            let (shape, needs_input) = (output.shape().to_vec(), layer > 0);
-            gradient = guarded(&mut self.chain, layer, "backward", shape, |layer| {
-                layer.backward_shard(shard, output, buffer, &ranges, needs_input)
-            })?;
+            gradient = self.backward_layer(layer, shard, output, buffer, &ranges)?;
             self.weigh_buffers(layer, samples, &ranges, buffer);
         }
         Ok(gradient)

@@ -96,7 +96,7 @@ impl SynchronousStrategy {
                     None
                 }
             };
-            self.add_unit(shard.0, buffer);
+            self.add_unit(&(shard.0..shard.0 + 1), buffer);
         }
         Ok(gradient)
     }

@@ -9,7 +9,7 @@ use ronde_engine::{ModelConfig, OptimizerConfig, Precision, ScheduleConfig};
 use serde::Serialize;
 use toml::{Table, Value};
 
-use super::sections::at_least_one;
+use super::sections::{ShardsTogether, at_least_one};
 use super::{ConfigProblem, RunConfig};
 
 /// The largest number of channels of a convolution.
@@ -206,6 +206,14 @@ fn batch(config: &RunConfig, problems: &mut Vec<ConfigProblem>) {
         );
         let hint = "this is allowed, but workers with empty shards wait";
         problems.push(ConfigProblem::notice("train.global_batch_size", message).hint(hint));
+    }
+    if let ShardsTogether::Count(count) = config.train.shards_together
+        && u64::from(count.get()) > shards
+    {
+        let message =
+            format!("`train.shards_together` is {count}, but there are {shards} logical shards");
+        let hint = "write at most `workers.logical_shards`, or leave the key out";
+        problems.push(ConfigProblem::error("train.shards_together", message).hint(hint));
     }
 }
 

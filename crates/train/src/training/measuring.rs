@@ -1,5 +1,6 @@
 //! [`WorkerTimes`]: measures the times of the layers of a model and of the rest of a step on this machine.
 
+use std::num::NonZeroU32;
 use std::sync::{Arc, Barrier};
 use std::thread;
 
@@ -11,7 +12,9 @@ use ronde_data::{Loader, Split};
 use ronde_engine::{Layer, LayerExt, Loss, PassEnds};
 
 use super::Training;
-use crate::config::{CompressionSection, ParallelSection, RunConfig, ScheduleName, SyncSection};
+use crate::config::{
+    CompressionSection, ParallelSection, RunConfig, ScheduleName, ShardsTogether, SyncSection,
+};
 use crate::error::TrainError;
 use crate::first_part::{ExchangeTimes, FirstPart};
 use crate::initial_state;
@@ -202,12 +205,16 @@ struct MeasuredForm {
 }
 
 impl MeasuredForm {
-    /// Returns the form with backward passes in halves.
+    /// Returns the form with backward passes in halves, which layers run shard by shard.
     fn in_halves(self) -> Self {
         Self {
             schedule: ScheduleName::ZeroBubble,
             ..self
         }
+    }
+
+    fn is_in_halves(self) -> bool {
+        self.schedule == ScheduleName::ZeroBubble
     }
 }
 
@@ -245,6 +252,9 @@ impl MeasuredTraining {
         reduced.workers.logical_shards = shards;
         reduced.parallel.schedule = form.schedule;
         let train = &mut reduced.train;
+        if form.is_in_halves() {
+            train.shards_together = ShardsTogether::Count(NonZeroU32::MIN);
+        }
         train.global_batch_size = shard_samples * u64::from(shards);
         (train.steps, train.epochs) = (Some(u64::from(u32::MAX)), None);
         train.drop_last = train.global_batch_size <= split.train.len();

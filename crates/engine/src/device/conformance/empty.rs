@@ -11,13 +11,13 @@ use super::{KernelComparison, unwritten, values, writable};
 use crate::context::ForwardContext;
 use crate::device::DeviceBuffer;
 use crate::device::kernel::{
-    ActivateKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
+    ActivateKernel, AddExactKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
     BatchInputGradientKernel, BatchNormByKernel, BatchNormGradientKernel, BatchNormKernel,
     CopyRowsKernel, DrawDropoutKernel, DrawnRows, FillKernel, GroupNormGradientKernel,
     GroupNormKernel, LayerNormGradientKernel, LayerNormKernel, MatrixSlice, MaxPoolGradientKernel,
-    MaxPoolKernel, MultiplyByKernel, MultiplyKernel, PackKernel, PlaneMap, RectifyGradientKernel,
-    RectifyKernel, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel,
-    TableRows, UnpackKernel,
+    MaxPoolKernel, MultiplyByKernel, MultiplyKernel, MultiplyShardsKernel, PackKernel, PlaneMap,
+    RectifyGradientKernel, RectifyKernel, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel,
+    SumRowsKernel, TableRows, UnpackKernel,
 };
 
 /// Returns buffers of zeros.
@@ -67,6 +67,23 @@ impl KernelComparison<'_> {
                     );
                 }
             }
+        }
+        for [rows, columns] in [[0, 3], [3, 0], [3, 2]] {
+            self.known_case(
+                &format!("multiply_shards {rows} x 0 x {columns}"),
+                &[vec![], vec![]],
+                &[values(rows * columns, 62)],
+                &[vec![0.0; rows * columns]],
+                &|device, x, to| {
+                    MultiplyShardsKernel {
+                        left: MatrixSlice::new(x[0], rows, 0),
+                        right: MatrixSlice::new(x[1], 0, columns),
+                        to: to[0].slice_mut(),
+                        shards: [0, 0].into(),
+                    }
+                    .run_on(device);
+                },
+            );
         }
         self.known_case(
             "sum_rows and repeat_row without rows",
@@ -472,6 +489,11 @@ impl KernelComparison<'_> {
                 let mut none = device.allocate(0);
                 let x = x[0];
                 AddKernel {
+                    y: none.slice_mut(),
+                    x,
+                }
+                .run_on(device);
+                AddExactKernel {
                     y: none.slice_mut(),
                     x,
                 }

@@ -10,11 +10,11 @@ use super::shared_cases::{AttentionCase, SampleNorm, sums_of_batch};
 use super::{KernelComparison, rounded, unwritten, values, writable};
 use crate::context::{ForwardContext, Mode};
 use crate::device::kernel::{
-    ActivateKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
+    ActivateKernel, AddExactKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
     BatchInputGradientKernel, CopyKernel, CopyRowsKernel, DrawDropoutKernel, DrawnRows, FillKernel,
-    MatrixSlice, MultiplyByKernel, MultiplyKernel, PackKernel, PlaneMap, RectifyGradientKernel,
-    RectifyKernel, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel,
-    TableRows, UnpackKernel,
+    MatrixSlice, MultiplyByKernel, MultiplyKernel, MultiplyShardsKernel, PackKernel, PlaneMap,
+    RectifyGradientKernel, RectifyKernel, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel,
+    SumRowsKernel, TableRows, UnpackKernel,
 };
 
 impl KernelComparison<'_> {
@@ -97,6 +97,30 @@ impl KernelComparison<'_> {
                             right,
                             to: to[0].slice_mut(),
                             adds,
+                        }
+                        .run_on(device);
+                    },
+                );
+            }
+        }
+        for shards in [&[1][..], &[3, 0, 2], &[8; 9], &[300, 1, 270]] {
+            let (rows, inner, columns) = (33, shards.iter().sum(), 49);
+            for transposed in [false, true] {
+                let inputs = [values(rows * inner, 7), values(inner * columns, 8)];
+                self.case(
+                    &format!("multiply_shards of {shards:?}"),
+                    &inputs,
+                    &[values(rows * columns, 9)],
+                    &|device, x, to| {
+                        let left = match transposed {
+                            true => MatrixSlice::new(x[0], inner, rows).transposed(),
+                            false => MatrixSlice::new(x[0], rows, inner),
+                        };
+                        MultiplyShardsKernel {
+                            left,
+                            right: MatrixSlice::new(x[1], inner, columns),
+                            to: to[0].slice_mut(),
+                            shards: shards.into(),
                         }
                         .run_on(device);
                     },
@@ -359,14 +383,20 @@ impl KernelComparison<'_> {
             values(50, 40),
             values(50, 41),
             unwritten(50),
+            values(50, 42),
         ];
         self.case(
             "add, multiply_by and rectify",
             &inputs,
             &outputs,
             &|device, x, to| {
-                let [sum, product, rectified, gradient] = writable(to);
+                let [sum, product, rectified, gradient, exact_sum] = writable(to);
                 AddKernel { y: sum, x: x[0] }.run_on(device);
+                AddExactKernel {
+                    y: exact_sum,
+                    x: x[1],
+                }
+                .run_on(device);
                 MultiplyByKernel {
                     y: product,
                     factors: x[0],

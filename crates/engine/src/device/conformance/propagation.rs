@@ -1,10 +1,10 @@
 //! How far NaN and infinite values reach.
 
 use crate::device::kernel::{
-    ActivateKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
+    ActivateKernel, AddExactKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
     BatchInputGradientKernel, CopyKernel, CopyRowsKernel, FillKernel, MatrixSlice,
-    MultiplyByKernel, MultiplyKernel, PackKernel, PlaneMap, RepeatRowKernel, RoundKernel, RowCopy,
-    SumChannelsKernel, SumRowsKernel, TableRows, UnpackKernel,
+    MultiplyByKernel, MultiplyKernel, MultiplyShardsKernel, PackKernel, PlaneMap, RepeatRowKernel,
+    RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel, TableRows, UnpackKernel,
 };
 use ronde_kernels::{
     ActivationFunction, AverageAreas, BatchNorm, Convolution, GroupedConvolution, ShortFormat,
@@ -135,6 +135,21 @@ impl KernelComparison<'_> {
                 );
             }
         }
+        self.reaches(
+            "multiply_shards 5 x (3 + 4) x 3",
+            &[values(35, 83), values(21, 84)],
+            &[Exactly(0), Exactly(1)],
+            &[15],
+            &|device, x, to| {
+                MultiplyShardsKernel {
+                    left: MatrixSlice::new(x[0], 5, 7),
+                    right: MatrixSlice::new(x[1], 7, 3),
+                    to: to[0].slice_mut(),
+                    shards: [3, 4].into(),
+                }
+                .run_on(device);
+            },
+        );
         self.reaches(
             "sum_rows and sum_channels",
             &[values(24, 82)],
@@ -456,24 +471,21 @@ impl KernelComparison<'_> {
     fn through_elements(&mut self) {
         let inputs = [values(50, 112), values(50, 113)];
         self.reaches(
-            "add and multiply_by",
+            "add, add_exact and multiply_by",
             &inputs,
             &[Exactly(0), Exactly(1)],
-            &[50, 50],
+            &[50, 50, 50],
             &|device, x, to| {
-                let [sum, product] = writable(to);
-                CopyKernel {
-                    from: x[0],
-                    to: sum,
+                for to in writable::<3>(to) {
+                    CopyKernel { from: x[0], to }.run_on(device);
                 }
-                .run_on(device);
-                CopyKernel {
-                    from: x[0],
-                    to: product,
-                }
-                .run_on(device);
-                let [sum, product] = writable(to);
+                let [sum, product, exact_sum] = writable(to);
                 AddKernel { y: sum, x: x[1] }.run_on(device);
+                AddExactKernel {
+                    y: exact_sum,
+                    x: x[1],
+                }
+                .run_on(device);
                 MultiplyByKernel {
                     y: product,
                     factors: x[1],

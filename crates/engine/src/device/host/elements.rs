@@ -1,12 +1,12 @@
 //! Functions of single elements and copies on the host.
 
-use ronde_kernels::{add_to, multiply_by, rectified, rectified_backward};
+use ronde_kernels::{add_exactly, add_to, multiply_by, rectified, rectified_backward};
 
 use super::HostDevice;
 use super::threads::{part, split};
 use crate::device::kernel::{
-    ActivateKernel, AddKernel, CopyRowsKernel, DrawDropoutKernel, ElementKernels, MultiplyByKernel,
-    OnHost, RectifyGradientKernel, RectifyKernel, RowCopy,
+    ActivateKernel, AddExactKernel, AddKernel, CopyRowsKernel, DrawDropoutKernel, ElementKernels,
+    MultiplyByKernel, OnHost, RectifyGradientKernel, RectifyKernel, RowCopy,
 };
 
 impl HostDevice {
@@ -28,6 +28,7 @@ impl HostDevice {
             ElementKernels::Copy(kernel) => kernel.to.copy_from_slice(kernel.from),
             ElementKernels::Fill(kernel) => kernel.to.fill(kernel.value),
             ElementKernels::Add(kernel) => self.add(kernel),
+            ElementKernels::AddExact(AddExactKernel { y, x }) => self.pairs(y, x, add_exactly),
             ElementKernels::MultiplyBy(kernel) => self.multiply_by(kernel),
             ElementKernels::Rectify(kernel) => self.rectify(kernel),
             ElementKernels::RectifyGradient(kernel) => self.rectify_gradient(kernel),

@@ -1,11 +1,12 @@
 //! Matrix products and sums over rows on the host.
 
-use ronde_kernels::{Matrix, add_row_parts, multiply_with};
+use ronde_kernels::{Matrix, add_row_parts, multiply_in_tree, multiply_with};
 
 use super::HostDevice;
 use super::threads::split;
 use crate::device::kernel::{
-    MatrixKernels, MatrixOf, MultiplyKernel, OnHost, RepeatRowKernel, SumRowsKernel,
+    MatrixKernels, MatrixOf, MultiplyKernel, MultiplyShardsKernel, OnHost, RepeatRowKernel,
+    SumRowsKernel,
 };
 
 fn matrix(of: MatrixOf<&[f32]>) -> Matrix<'_> {
@@ -21,6 +22,7 @@ impl HostDevice {
     pub(super) fn run_matrix(&self, kernel: MatrixKernels<OnHost<'_>>) {
         match kernel {
             MatrixKernels::Multiply(kernel) => self.multiply(kernel),
+            MatrixKernels::MultiplyShards(kernel) => self.multiply_shards(kernel),
             MatrixKernels::RepeatRow(kernel) => self.repeat_row(kernel),
             MatrixKernels::SumRows(kernel) => self.sum_rows(kernel),
         }
@@ -46,6 +48,28 @@ impl HostDevice {
         self.threads
             .each(ranges.into_iter().zip(parts).collect(), |(rows, to)| {
                 multiply_with(instructions, left.some_rows(rows), right, to, adds);
+            });
+    }
+
+    fn multiply_shards(
+        &self,
+        MultiplyShardsKernel {
+            left,
+            right,
+            to,
+            shards,
+        }: MultiplyShardsKernel<OnHost<'_>>,
+    ) {
+        let format = left.format.filter(|_| left.format == right.format);
+        let instructions = self.method.of(format);
+        let (left, right) = (matrix(left), matrix(right));
+        let rows = left.rows();
+        let work = rows * right.rows() * right.columns() / 8;
+        let ranges = self.threads.ranges(rows, work);
+        let parts = split(to, rows, &ranges);
+        self.threads
+            .each(ranges.into_iter().zip(parts).collect(), |(rows, to)| {
+                multiply_in_tree(instructions, left.some_rows(rows), right, &shards, to);
             });
     }
 

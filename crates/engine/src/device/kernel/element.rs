@@ -62,6 +62,12 @@ kernels! {
             read x,
         }
 
+        /// Adds `x` to `y` as the exact sum over shards does: a NaN becomes the canonical one.
+        AddExactKernel as AddExact, "add_exact" {
+            update y,
+            read x,
+        }
+
         /// Multiplies `y` by `factors`.
         MultiplyByKernel as MultiplyBy, "multiply_by" {
             update y,

@@ -1,5 +1,7 @@
 //! Matrix products and sums over rows.
 
+use std::sync::Arc;
+
 use ronde_kernels::ShortFormat;
 
 use super::operands::kernels;
@@ -83,6 +85,18 @@ kernels! {
             ;
             /// Whether the product is added to `to`.
             adds: bool,
+        }
+
+        /// Computes the sum over shards of `left_s * right_s` in the order of the exact sum. A shard has consecutive columns of
+        /// `left` and rows of `right`. Each product has the bits of [`MultiplyKernel`], each sum those of
+        /// [`AddExactKernel`](super::AddExactKernel).
+        MultiplyShardsKernel as MultiplyShards, "multiply_shards" {
+            read_matrix left,
+            read_matrix right,
+            write to,
+            ;
+            /// The number of columns of `left` of each shard, at least one shard.
+            shards: Arc<[usize]>,
         }
 
         /// Writes a row to each row of `to`.

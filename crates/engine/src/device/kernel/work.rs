@@ -3,8 +3,8 @@
 use ronde_kernels::{Attention, GroupedConvolution};
 
 use super::{
-    ElementKernels, ImageKernels, Kernel, KernelMemory, MatrixKernels, NormKernels, OperandLength,
-    RowCopy, SequenceKernels, TableKernels,
+    ElementKernels, ImageKernels, Kernel, KernelMemory, MatrixKernels, MatrixOf, NormKernels,
+    OperandLength, RowCopy, SequenceKernels, TableKernels,
 };
 
 /// The work of a kernel.
@@ -29,15 +29,9 @@ impl<M: KernelMemory> Kernel<M> {
         });
         let moved = |shape: String| (shape, 0.0);
         let (shape, multiply_adds) = match self {
-            Self::Matrix(MatrixKernels::Multiply(kernel)) => {
-                let ([rows, depth], [_, columns]) = (kernel.left.size(), kernel.right.size());
-                let [left, right] = [&kernel.left, &kernel.right].map(|matrix| {
-                    let transposed = if matrix.is_transposed { "T" } else { "" };
-                    let [rows, columns] = matrix.size();
-                    format!("{rows}x{columns}{transposed}")
-                });
-                let products = rows as f64 * depth as f64 * columns as f64;
-                (format!("{left} {right}"), products)
+            Self::Matrix(MatrixKernels::Multiply(kernel)) => product(&kernel.left, &kernel.right),
+            Self::Matrix(MatrixKernels::MultiplyShards(kernel)) => {
+                product(&kernel.left, &kernel.right)
             }
             Self::Image(ImageKernels::Convolve(kernel)) => {
                 convolution(&kernel.shape, kernel.samples)
@@ -72,6 +66,18 @@ impl<M: KernelMemory> Kernel<M> {
             floats,
         }
     }
+}
+
+/// Returns the shapes of the operands of a product, and its multiplications with additions.
+fn product<R>(left: &MatrixOf<R>, right: &MatrixOf<R>) -> (String, f64) {
+    let [left_shape, right_shape] = [left, right].map(|matrix| {
+        let transposed = if matrix.is_transposed { "T" } else { "" };
+        let [rows, columns] = matrix.size();
+        format!("{rows}x{columns}{transposed}")
+    });
+    let ([rows, depth], [_, columns]) = (left.size(), right.size());
+    let products = rows as f64 * depth as f64 * columns as f64;
+    (format!("{left_shape} {right_shape}"), products)
 }
 
 fn convolution(shape: &GroupedConvolution, samples: usize) -> (String, f64) {

@@ -35,6 +35,7 @@ impl GraphLayer {
         if self.precision != precision {
             self.drop_pending();
             self.precision = precision;
+            self.find_joining();
             self.reload();
         }
     }

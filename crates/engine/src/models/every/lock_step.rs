@@ -61,6 +61,7 @@ fn together(case: &ModelCase, chain: &mut Chain, counts: &[usize]) -> (f64, Vec<
             shard: Shard(shard as u32),
             grad_output: Activation::from_host(output.shape(), gradient),
             gradients,
+            added: Vec::new(),
         }
     });
     let given = given.collect();
@@ -220,6 +221,7 @@ fn failures_are_reported_and_a_step_can_be_aborted() {
         shard: Shard(0),
         grad_output: samples(&[3, 10], 1),
         gradients: &mut gradients,
+        added: Vec::new(),
     };
     let ended = chain.backward(
         vec![given],

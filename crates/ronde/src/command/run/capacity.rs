@@ -239,6 +239,7 @@ fn activation_floats(plan: &Plan, train: &dyn Dataset, samples: u64, together: u
         classes: train.description().classes,
         samples: usize::try_from(samples).unwrap_or(usize::MAX),
         shards: together,
+        is_by_layer: config.parallel.shard_order() == ShardOrder::ByLayer,
         recomputation: config.train.recompute_activations.layers(),
         precision: config.train.precision,
     };
@@ -249,6 +250,15 @@ fn activation_floats(plan: &Plan, train: &dyn Dataset, samples: u64, together: u
         true => training.max(model.evaluation_floats(&step).unwrap_or(u64::MAX)),
         false => training,
     }
+}
+
+/// Returns how many logical shards pass through the layers together.
+fn shards_together(plan: &Plan, train: &dyn Dataset) -> u32 {
+    // The model was described before.
+    let chain = plan.chain(train);
+    chain.map_or(1, |chain| {
+        plan.shards_together(&chain, &train.description().shape)
+    })
 }
 
 /// Returns the estimated memory of a worker, of each part of the model; with servers, that of all workers.
@@ -287,8 +297,8 @@ pub(crate) fn worker_estimates(
         batch_samples,
         &shards,
         match config.model.config.runs_shards_together() {
-            true => ShardOrder::LockStep,
-            false => config.parallel.shard_order(),
+            true => (ShardOrder::LockStep, 1),
+            false => (config.parallel.shard_order(), shards_together(plan, train)),
         },
     );
     let zero = config.parallel.zero_level();

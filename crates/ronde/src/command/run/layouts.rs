@@ -188,6 +188,7 @@ impl<'a> LayoutBuilder<'a> {
             classes: description.classes,
             samples: self.plan.shard_samples_max(),
             shards: 1,
+            is_by_layer: false,
             recomputation,
             precision: config.train.precision,
         };

@@ -6,7 +6,8 @@ use ronde_engine::{
 use serde::{Deserialize, Serialize};
 
 use super::{
-    EarlyStoppingSection, PlateauSection, RecomputedLayers, at_least_one, is_default, not_negative,
+    EarlyStoppingSection, PlateauSection, RecomputedLayers, ShardsTogether, at_least_one,
+    is_default, not_negative,
 };
 use crate::config::ConfigProblem;
 
@@ -136,6 +137,15 @@ pub struct TrainSection {
     )]
     #[cfg_attr(feature = "schema", schemars(extend("default" = false)))]
     pub recompute_activations: RecomputedLayers,
+    /// How many logical shards of a worker pass through the layers together, which costs less than one after the other and takes the
+    /// memory of the activations of all of them: `"auto"` (as many as take 256 MiB) or a number; default `"auto"`. The trained bits do
+    /// not depend on it.
+    #[serde(
+        skip_serializing_if = "is_default",
+        serialize_with = "ronde_core::outside_identity"
+    )]
+    #[cfg_attr(feature = "schema", schemars(extend("default" = ShardsTogether::default())))]
+    pub shards_together: ShardsTogether,
     /// The parameters to which weight decay applies; default `all`.
     #[serde(skip_serializing_if = "is_default")]
     #[cfg_attr(feature = "schema", schemars(extend("default" = WeightDecayOn::default())))]
@@ -188,6 +198,7 @@ impl Default for TrainSection {
             products: ProductMethod::default(),
             engine: ComputeEngine::default(),
             recompute_activations: RecomputedLayers::default(),
+            shards_together: ShardsTogether::default(),
             weight_decay_on: WeightDecayOn::default(),
             parameter_groups: Vec::new(),
             learning_rate: 0.001,

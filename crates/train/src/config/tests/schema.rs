@@ -8,7 +8,7 @@ use super::super::{identity, schema};
 use super::{DEFAULT_RUN_FILE, RunConfig, load};
 
 /// The sections and keys that do not change the trained bits.
-const OUTSIDE_IDENTITY: [&str; 33] = [
+const OUTSIDE_IDENTITY: [&str; 34] = [
     "check",
     "checkpoint",
     "comm",
@@ -38,6 +38,7 @@ const OUTSIDE_IDENTITY: [&str; 33] = [
     "train.evaluate_every_epochs",
     "train.metrics",
     "train.recompute_activations",
+    "train.shards_together",
     "workers.balance",
     "workers.count",
     "workers.pin_cores",
