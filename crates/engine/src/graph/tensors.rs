@@ -181,7 +181,7 @@ impl<'a> Tensors<'a> {
     /// Returns the samples of each joined shard, or all of them.
     pub(crate) fn samples_of_shards(&self, samples: usize) -> Vec<Range<usize>> {
         match self.joined {
-            [] => vec![0..samples],
+            [] => Vec::from([0..samples]),
             joined => joined.iter().map(|of| of.samples.clone()).collect(),
         }
     }
