@@ -87,7 +87,8 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
             supported,
         });
     }
-    head.header.check(kind.format)?;
+    let checked = head.header.check(kind.format);
+    checked.map_err(|error| error.to_string())?;
     let body = bytes[at + separator.len()..]
         .strip_suffix(END)
         .ok_or_else(|| "the end of the file is missing".to_owned())?;

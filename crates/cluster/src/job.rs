@@ -168,7 +168,8 @@ impl JobFolder {
         })?;
         let file: JobFile = serde_json::from_slice(&text)
             .map_err(|error| failed(format!("{JOB_FILE}: {error}")))?;
-        file.header.check(FORMAT).map_err(failed)?;
+        let checked = file.header.check(FORMAT);
+        checked.map_err(|error| failed(error.to_string()))?;
         let address = match &file.spec.record {
             Some(address) => address.parse().map_err(store_error)?,
             None => Address::Folder(path.to_owned()),

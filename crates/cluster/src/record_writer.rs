@@ -67,7 +67,8 @@ pub(crate) fn read(
     };
     let file: StoredRecord =
         serde_json::from_slice(&bytes).map_err(|error| damaged(error.to_string()))?;
-    file.header.check(FORMAT).map_err(damaged)?;
+    let checked = file.header.check(FORMAT);
+    checked.map_err(|error| damaged(error.to_string()))?;
     Ok(Some((found.version, file.record)))
 }
 

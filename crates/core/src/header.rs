@@ -11,6 +11,30 @@ pub struct FormatHeader {
     pub version: u32,
 }
 
+/// A header of another format or version.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HeaderError {
+    /// The file has another format.
+    #[error("invalid format `{}`: expected `{expected}`", found.escape_debug())]
+    Format {
+        /// Its format.
+        found: String,
+        /// The expected format.
+        expected: String,
+    },
+    /// The file has another version of the format.
+    #[error("unsupported {format} version {found}: expected version {expected}")]
+    Version {
+        /// The format.
+        format: String,
+        /// Its version.
+        found: u32,
+        /// The supported version.
+        expected: u32,
+    },
+}
+
 impl FormatHeader {
     /// Events, one JSON object per line.
     pub const EVENTS: (&'static str, u32) = ("ronde.events", 1);
@@ -33,20 +57,21 @@ impl FormatHeader {
     /// Checks that this header is `expected`.
     ///
     /// # Errors
-    /// A message that names the other format, or the version that this ronde does not support.
-    pub fn check(&self, expected: (&str, u32)) -> Result<(), String> {
-        if self.format != expected.0 {
-            return Err(format!(
-                "invalid format `{}`: expected `{}`",
-                self.format.escape_debug(),
-                expected.0
-            ));
+    /// Returns an error with the other format, or the version that this ronde does not support.
+    pub fn check(&self, expected: (&str, u32)) -> Result<(), HeaderError> {
+        let (format, version) = expected;
+        if self.format != format {
+            return Err(HeaderError::Format {
+                found: self.format.clone(),
+                expected: format.to_owned(),
+            });
         }
-        if self.version != expected.1 {
-            return Err(format!(
-                "unsupported {} version {}: expected version {}",
-                self.format, self.version, expected.1
-            ));
+        if self.version != version {
+            return Err(HeaderError::Version {
+                format: self.format.clone(),
+                found: self.version,
+                expected: version,
+            });
         }
         Ok(())
     }
@@ -64,6 +89,7 @@ mod tests {
             header
                 .check(FormatHeader::RUN)
                 .unwrap_err()
+                .to_string()
                 .contains("ronde.run")
         );
         let newer = FormatHeader {
@@ -74,6 +100,7 @@ mod tests {
             newer
                 .check(FormatHeader::EVENTS)
                 .unwrap_err()
+                .to_string()
                 .contains("version 9")
         );
     }

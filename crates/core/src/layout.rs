@@ -151,6 +151,14 @@ pub struct StateLayout {
     pub tensors: Vec<TensorEntry>,
 }
 
+/// A layout in which two tensors have the same name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("tensor {name} appears twice")]
+pub struct RepeatedTensor {
+    /// The name.
+    pub name: String,
+}
+
 impl StateLayout {
     /// Returns the tensors of one role.
     pub fn of_role(&self, role: Role) -> impl Iterator<Item = &TensorEntry> {
@@ -184,12 +192,13 @@ impl StateLayout {
     /// Checks for duplicate names.
     ///
     /// # Errors
-    /// The first problem, with the name of the tensor.
-    pub fn check(&self) -> Result<(), String> {
+    /// Returns the first name that occurs twice.
+    pub fn check(&self) -> Result<(), RepeatedTensor> {
         let mut names = std::collections::BTreeSet::new();
         for tensor in &self.tensors {
             if !names.insert(&tensor.name) {
-                return Err(format!("tensor {} appears twice", tensor.name));
+                let name = tensor.name.clone();
+                return Err(RepeatedTensor { name });
             }
         }
         Ok(())
@@ -310,6 +319,6 @@ mod tests {
         let layout = StateLayout {
             tensors: vec![twin.clone(), twin],
         };
-        assert!(layout.check().unwrap_err().contains("twice"));
+        assert!(layout.check().unwrap_err().to_string().contains("twice"));
     }
 }

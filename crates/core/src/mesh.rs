@@ -17,24 +17,47 @@ pub struct Mesh {
     axes: Vec<Axis>,
 }
 
+/// The reason why axes make no mesh.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MeshError {
+    /// Two axes have the same name.
+    #[error("mesh axis {axis} appears twice")]
+    RepeatedAxis {
+        /// The name.
+        axis: String,
+    },
+    /// An axis has size 0.
+    #[error("mesh axis {axis} has no coordinate")]
+    EmptyAxis {
+        /// The name.
+        axis: String,
+    },
+    /// The number of ranks overflows.
+    #[error("the mesh has more than 2^32 ranks")]
+    TooManyRanks,
+}
+
 impl Mesh {
     /// Creates a mesh of the given axes.
     ///
     /// # Errors
-    /// A message if an axis is empty, a name appears twice, or there are more than 2^32 ranks.
-    pub fn new<'a>(axes: impl IntoIterator<Item = (&'a str, u32)>) -> Result<Self, String> {
+    /// Returns an error if an axis is empty, a name appears twice, or there are more than 2^32 ranks.
+    pub fn new<'a>(axes: impl IntoIterator<Item = (&'a str, u32)>) -> Result<Self, MeshError> {
         let mut mesh = Self { axes: Vec::new() };
         let mut count: u32 = 1;
         for (name, size) in axes {
             if mesh.axes.iter().any(|axis| axis.name == name) {
-                return Err(format!("mesh axis {name} appears twice"));
+                return Err(MeshError::RepeatedAxis {
+                    axis: name.to_owned(),
+                });
             }
             if size == 0 {
-                return Err(format!("mesh axis {name} has no coordinate"));
+                return Err(MeshError::EmptyAxis {
+                    axis: name.to_owned(),
+                });
             }
-            count = count
-                .checked_mul(size)
-                .ok_or("the mesh has more than 2^32 ranks")?;
+            count = count.checked_mul(size).ok_or(MeshError::TooManyRanks)?;
             mesh.axes.push(Axis {
                 name: name.to_owned(),
                 size,
@@ -161,11 +184,13 @@ mod tests {
         assert!(
             Mesh::new([("dp", 2), ("dp", 2)])
                 .unwrap_err()
+                .to_string()
                 .contains("twice")
         );
         assert!(
             Mesh::new([("dp", 0)])
                 .unwrap_err()
+                .to_string()
                 .contains("no coordinate")
         );
         assert!(Mesh::new([("dp", 1 << 20), ("tp", 1 << 20)]).is_err());

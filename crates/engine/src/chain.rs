@@ -41,7 +41,7 @@ impl Chain {
         let problem = if chain.layers.is_empty() {
             Err("a model needs at least one layer".to_owned())
         } else {
-            chain.layout().check()
+            chain.layout().check().map_err(|error| error.to_string())
         };
         problem.map_err(|problem| EngineError::Model {
             model: "chain".to_owned(),

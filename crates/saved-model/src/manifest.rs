@@ -222,7 +222,7 @@ fn check_header(header: &FormatHeader, path: &Path) -> Result<(), ModelError> {
     }
     header
         .check(FormatHeader::MODEL)
-        .map_err(|problem| ModelError::damaged(path, problem))
+        .map_err(|error| ModelError::damaged(path, error.to_string()))
 }
 
 /// Reads a file of a model of at most as many bytes as files of its kind have.

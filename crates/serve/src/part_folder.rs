@@ -446,7 +446,8 @@ fn check(job: &Path, identity: &ScoringIdentity) -> Result<(), ServeError> {
     let bytes = read_limited(job).map_err(|source| ServeError::file("read", job, source))?;
     let earlier: ScoringFile = serde_json::from_slice(&bytes)
         .map_err(|error| other(format!("its {JOB_FILE} cannot be read: {error}")))?;
-    earlier.header.check(FORMAT).map_err(other)?;
+    let checked = earlier.header.check(FORMAT);
+    checked.map_err(|error| other(error.to_string()))?;
     match identity.difference(&earlier.identity) {
         None => Ok(()),
         Some(difference) => Err(other(difference)),

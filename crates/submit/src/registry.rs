@@ -318,7 +318,7 @@ fn read_record(path: &Path) -> Result<Option<SubmittedJob>, SubmitError> {
     let job: Option<SubmittedJob> = read_json(path)?;
     if let Some(job) = &job {
         let checked = job.header.check(FORMAT);
-        checked.map_err(|problem| SubmitError::damaged(path, problem))?;
+        checked.map_err(|problem| SubmitError::damaged(path, problem.to_string()))?;
     }
     Ok(job)
 }

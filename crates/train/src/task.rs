@@ -62,7 +62,8 @@ impl WorkerTask {
     pub fn decode(text: &str) -> Result<(Self, RunConfig), TrainError> {
         let broken = |problem: String| TrainError::BrokenTask { problem };
         let task: Self = serde_json::from_str(text).map_err(|error| broken(error.to_string()))?;
-        task.header.check(FormatHeader::RUN).map_err(broken)?;
+        let checked = task.header.check(FormatHeader::RUN);
+        checked.map_err(|error| broken(error.to_string()))?;
         let (config, _) = Document::load(&task.run, "task", &[], &[])
             .map_err(|error| broken(error.render(false)))?;
         Ok((task, config))

@@ -67,7 +67,8 @@ impl TrainingCursor {
         let (header, session) = rest.split_at_checked(len).ok_or_else(short)?;
         let header: CursorHeader =
             serde_json::from_slice(header).map_err(|error| error.to_string())?;
-        header.header.check(FORMAT)?;
+        let checked = header.header.check(FORMAT);
+        checked.map_err(|error| error.to_string())?;
         Ok(Self {
             header,
             session: session.to_vec(),
