@@ -10,6 +10,7 @@ use crate::error::CheckpointError;
 use crate::lineage::Lineage;
 use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::manifest::Manifest;
+use crate::manifest::ManifestError;
 use crate::names;
 
 /// Whether training may resume from a checkpoint. Judged by file lengths and claims; digests are not compared.
@@ -162,11 +163,13 @@ pub(crate) fn read_manifest(store: &dyn Store, step: Step) -> Result<Manifest, C
     let name = names::manifest(step)?;
     let bytes = store.get(&name, MANIFEST_BYTES_MAX)?;
     Manifest::decode(step, &bytes).map_err(|problem| match problem {
-        DecodeProblem::Damage(problem) => CheckpointError::damaged(name, problem),
-        DecodeProblem::OtherVersion { found, supported } => CheckpointError::OtherVersion {
-            file: name.to_string(),
-            found,
-            supported,
-        },
+        ManifestError::Envelope(DecodeProblem::OtherVersion { found, supported }) => {
+            CheckpointError::OtherVersion {
+                file: name.to_string(),
+                found,
+                supported,
+            }
+        }
+        damage => CheckpointError::damaged(name, damage),
     })
 }

@@ -8,7 +8,7 @@
 //!
 //! The reader rebuilds all bytes before and after the body and compares them, so it detects any changed byte.
 
-use ronde_core::FormatHeader;
+use ronde_core::{FormatHeader, HeaderError};
 use serde::{Deserialize, Serialize};
 
 /// The type of a file: format, version, and the key of the body.
@@ -26,30 +26,22 @@ struct EnvelopeHeader {
 }
 
 /// The reason why a file cannot be decoded.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum DecodeProblem {
-    /// The file differs from the written one. Holds the kind of damage.
-    Damage(String),
-    /// The file has the right format in another version.
+    #[error("the file does not start with a valid header")]
+    NoHeader,
+    #[error("cannot parse its header: {0}")]
+    Header(serde_json::Error),
+    #[error(transparent)]
+    Format(#[from] HeaderError),
+    #[error("its format version is {found}, and this ronde supports version {supported}")]
     OtherVersion { found: u32, supported: u32 },
-}
-
-impl std::fmt::Display for DecodeProblem {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Damage(problem) => f.write_str(problem),
-            Self::OtherVersion { found, supported } => write!(
-                f,
-                "its format version is {found}, and this ronde supports version {supported}"
-            ),
-        }
-    }
-}
-
-impl From<String> for DecodeProblem {
-    fn from(problem: String) -> Self {
-        Self::Damage(problem)
-    }
+    #[error("the end of the file is missing")]
+    NoEnd,
+    #[error("its blake3 is {found}, but its header states {stated}")]
+    Hash { found: String, stated: String },
+    #[error("cannot parse its body: {0}")]
+    Body(serde_json::Error),
 }
 
 const END: &[u8] = b"\n}\n";
@@ -76,10 +68,9 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
         .windows(separator.len())
         .take(512)
         .position(|window| window == separator.as_bytes())
-        .ok_or_else(|| "the file does not start with a valid header".to_owned())?;
+        .ok_or(DecodeProblem::NoHeader)?;
     let head = [&bytes[..at], b"}"].concat();
-    let head: EnvelopeHeader = serde_json::from_slice(&head)
-        .map_err(|error| format!("cannot parse its header: {error}"))?;
+    let head: EnvelopeHeader = serde_json::from_slice(&head).map_err(DecodeProblem::Header)?;
     let (format, supported) = kind.format;
     if head.header.format == format && head.header.version != supported {
         return Err(DecodeProblem::OtherVersion {
@@ -87,20 +78,18 @@ pub(crate) fn decode<T: for<'a> Deserialize<'a>>(
             supported,
         });
     }
-    let checked = head.header.check(kind.format);
-    checked.map_err(|error| error.to_string())?;
+    head.header.check(kind.format)?;
     let body = bytes[at + separator.len()..]
         .strip_suffix(END)
-        .ok_or_else(|| "the end of the file is missing".to_owned())?;
+        .ok_or(DecodeProblem::NoEnd)?;
     let digest = blake3::hash(body).to_hex();
     if before(kind, &digest).ok().as_deref() != Some(&bytes[..at + separator.len()]) {
-        return Err(DecodeProblem::Damage(format!(
-            "its blake3 is {digest}, but its header states {}",
-            head.blake3
-        )));
+        return Err(DecodeProblem::Hash {
+            found: digest.to_string(),
+            stated: head.blake3,
+        });
     }
-    serde_json::from_slice(body)
-        .map_err(|error| DecodeProblem::Damage(format!("cannot parse its body: {error}")))
+    serde_json::from_slice(body).map_err(DecodeProblem::Body)
 }
 
 fn before(kind: FileFormat, digest: &str) -> Result<Vec<u8>, serde_json::Error> {
@@ -126,7 +115,7 @@ mod tests {
     #[test]
     fn every_changed_byte_is_found_and_the_file_is_json() {
         let bytes = encode(KIND, &vec![1, 2, 3]).unwrap();
-        assert_eq!(decode::<Vec<u8>>(KIND, &bytes), Ok(vec![1, 2, 3]));
+        assert_eq!(decode::<Vec<u8>>(KIND, &bytes).unwrap(), [1, 2, 3]);
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(json["body"][2], 3);
         for at in 0..bytes.len() {
@@ -148,10 +137,14 @@ mod tests {
             ..KIND
         };
         let bytes = encode(newer, &1).unwrap();
-        let other = DecodeProblem::OtherVersion {
-            found: 2,
-            supported: 1,
-        };
-        assert_eq!(decode::<u8>(KIND, &bytes), Err(other));
+        let error = decode::<u8>(KIND, &bytes).unwrap_err();
+        let is_named = matches!(
+            error,
+            DecodeProblem::OtherVersion {
+                found: 2,
+                supported: 1
+            }
+        );
+        assert!(is_named, "{error}");
     }
 }

@@ -105,10 +105,10 @@ pub enum CheckpointError {
         limit_s: f64,
     },
     /// The saver's thread could not be started, or has ended.
-    #[error("the saver's thread failed: {problem}")]
+    #[error("the saver's thread failed: {cause}")]
     Thread {
         /// The cause.
-        problem: String,
+        cause: ThreadFailure,
     },
     /// An argument of the caller is invalid.
     #[error("invalid {what}: {problem}")]
@@ -127,6 +127,24 @@ pub struct SkippedCheckpoint {
     pub step: Step,
     /// The reason, as a sentence.
     pub reason: String,
+}
+
+/// The reason why a thread did not do its work.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ThreadFailure {
+    /// It could not be started.
+    #[error(transparent)]
+    Start(std::io::Error),
+    /// It panicked.
+    #[error("a reading thread panicked")]
+    Panicked,
+    /// The saver was dropped before it ended.
+    #[error("the saver was dropped")]
+    Dropped,
+    /// It has ended before.
+    #[error("the thread has ended")]
+    Ended,
 }
 
 impl CheckpointError {
@@ -169,11 +187,11 @@ impl CheckpointError {
         )
     }
 
-    pub(crate) fn damaged(file: impl ToString, problem: impl Into<String>) -> Self {
+    pub(crate) fn damaged(file: impl ToString, problem: impl ToString) -> Self {
         Self::Damaged {
             file: file.to_string(),
             tensor: None,
-            problem: problem.into(),
+            problem: problem.to_string(),
         }
     }
 
@@ -186,10 +204,10 @@ impl CheckpointError {
         }
     }
 
-    pub(crate) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> Self {
+    pub(crate) fn invalid(what: impl Into<String>, problem: impl ToString) -> Self {
         Self::Invalid {
             what: what.into(),
-            problem: problem.into(),
+            problem: problem.to_string(),
         }
     }
 }

@@ -38,7 +38,7 @@ mod writer;
 pub use catalog::{CheckpointEntry, CheckpointStatus, list};
 pub use checkpoint::{Checkpoint, LoadedVector, ReadRequest};
 pub use claim::Claim;
-pub use error::{CheckpointError, SkippedCheckpoint};
+pub use error::{CheckpointError, SkippedCheckpoint, ThreadFailure};
 pub use export::to_safetensors;
 pub use fence::Fence;
 pub use last_good::{LastGood, last_good, last_good_with, latest};

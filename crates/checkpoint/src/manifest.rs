@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use ronde_core::{DataSignature, Epoch, PlanIdentity, Step};
-use ronde_store::ObjectName;
+use ronde_store::{ObjectName, StoreError};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::envelope::{self, DecodeProblem, FileFormat};
 use crate::error::CheckpointError;
 use crate::fence::Fence;
 use crate::names;
-use crate::vector::StateVector;
-use crate::vector::check_all;
+use crate::vector::{StateVector, VectorError, check_all};
 
 const KIND: FileFormat = FileFormat {
     format: ("ronde.checkpoint", 1),
@@ -109,6 +108,35 @@ pub struct PartRecord {
     pub blake3: Digest,
 }
 
+/// The reason why a manifest is invalid.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ManifestError {
+    #[error(transparent)]
+    Envelope(#[from] DecodeProblem),
+    #[error("it belongs to step {step}")]
+    OtherStep { step: Step },
+    #[error(transparent)]
+    Vector(#[from] VectorError),
+    #[error(transparent)]
+    Name(#[from] StoreError),
+    #[error("file {file} does not belong to step {step} or is listed twice")]
+    OtherFile { file: String, step: Step },
+    #[error("expected one file for each of {world_size} ranks, in the order of ranks")]
+    Ranks { world_size: u32 },
+    #[error("a slice of {vector} in {file} has an invalid range")]
+    Slice { vector: String, file: String },
+    #[error("the slices of {file} have {slices_bytes} bytes, but the file has {bytes} bytes")]
+    FileLength {
+        file: String,
+        slices_bytes: u64,
+        bytes: u64,
+    },
+    #[error("vector {vector}: no slice has element {element}")]
+    NoSlice { vector: String, element: u64 },
+    #[error("vector {vector}: two slices have element {element}")]
+    TwoSlices { vector: String, element: u64 },
+}
+
 /// The description of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -182,10 +210,12 @@ impl Manifest {
     }
 
     /// Decodes and checks the manifest of `step`.
-    pub(crate) fn decode(step: Step, bytes: &[u8]) -> Result<Self, DecodeProblem> {
+    pub(crate) fn decode(step: Step, bytes: &[u8]) -> Result<Self, ManifestError> {
         let manifest: Self = envelope::decode(KIND, bytes)?;
         if manifest.step != step {
-            return Err(format!("it belongs to step {}", manifest.step).into());
+            return Err(ManifestError::OtherStep {
+                step: manifest.step,
+            });
         }
         manifest.check()?;
         Ok(manifest)
@@ -201,24 +231,23 @@ impl Manifest {
     }
 
     /// Checks that the slices cover each vector exactly once and that all files belong to the step.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), ManifestError> {
         check_all(&self.vectors)?;
         let mut names_seen = BTreeSet::new();
         for (name, _) in self.needed() {
-            let object = ObjectName::new(name).map_err(|error| error.to_string())?;
+            let object = ObjectName::new(name)?;
             if names::step_of(&object) != Some(self.step) || !names_seen.insert(name) {
-                return Err(format!(
-                    "file {name} does not belong to step {} or is listed twice",
-                    self.step
-                ));
+                return Err(ManifestError::OtherFile {
+                    file: name.to_owned(),
+                    step: self.step,
+                });
             }
         }
         let ranks = self.files.iter().map(|file| file.rank);
         if !ranks.eq(0..self.world_size) {
-            return Err(format!(
-                "expected one file for each of {} ranks, in the order of ranks",
-                self.world_size
-            ));
+            return Err(ManifestError::Ranks {
+                world_size: self.world_size,
+            });
         }
         let mut covered: BTreeMap<&str, Vec<(u64, u64)>> = BTreeMap::new();
         for file in &self.files {
@@ -229,20 +258,21 @@ impl Manifest {
                 match bytes {
                     Some(bytes) if slice.offset == offset => offset += bytes,
                     _ => {
-                        return Err(format!(
-                            "a slice of {} in {} has an invalid range",
-                            slice.vector, file.name
-                        ));
+                        return Err(ManifestError::Slice {
+                            vector: slice.vector.clone(),
+                            file: file.name.clone(),
+                        });
                     }
                 }
                 let ranges = covered.entry(&slice.vector).or_default();
                 ranges.push((slice.start, slice.elements));
             }
             if offset != file.bytes {
-                return Err(format!(
-                    "the slices of {} have {offset} bytes, but the file has {} bytes",
-                    file.name, file.bytes
-                ));
+                return Err(ManifestError::FileLength {
+                    file: file.name.clone(),
+                    slices_bytes: offset,
+                    bytes: file.bytes,
+                });
             }
         }
         self.vectors.iter().try_for_each(|vector| {
@@ -264,7 +294,7 @@ fn check_slice(vector: &StateVector, slice: &SliceRecord) -> Option<u64> {
 }
 
 /// Checks that slices cover a vector exactly once.
-fn check_cover(vector: &StateVector, mut ranges: Vec<(u64, u64)>) -> Result<(), String> {
+fn check_cover(vector: &StateVector, mut ranges: Vec<(u64, u64)>) -> Result<(), ManifestError> {
     ranges.sort_unstable();
     let mut at = 0;
     for (start, elements) in ranges {
@@ -272,21 +302,19 @@ fn check_cover(vector: &StateVector, mut ranges: Vec<(u64, u64)>) -> Result<(), 
             continue;
         }
         if start != at {
-            let writers = if start > at {
-                "no slice has"
-            } else {
-                "two slices have"
-            };
-            return Err(format!(
-                "vector {}: {writers} element {}",
-                vector.name,
-                start.min(at)
-            ));
+            let (vector, element) = (vector.name.clone(), start.min(at));
+            return Err(match start > at {
+                true => ManifestError::NoSlice { vector, element },
+                false => ManifestError::TwoSlices { vector, element },
+            });
         }
         at += elements;
     }
     if at != vector.elements {
-        return Err(format!("vector {}: no slice has element {at}", vector.name));
+        return Err(ManifestError::NoSlice {
+            vector: vector.name.clone(),
+            element: at,
+        });
     }
     Ok(())
 }

@@ -73,7 +73,7 @@ pub fn publish(
         step: what.step,
         problem,
     };
-    manifest.check().map_err(wrong)?;
+    manifest.check().map_err(|error| wrong(error.to_string()))?;
     check_claim(store, what)?;
     let name = ObjectName::new(&manifest.cursor.name)?;
     store.put(&name, what.cursor)?;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ronde_store::{ObjectName, Store, StoreError, StoredObject};
 
 use crate::cutting::PART_BYTES_MAX;
-use crate::error::CheckpointError;
+use crate::error::{CheckpointError, ThreadFailure};
 use crate::manifest::{Digest, Manifest, PartRecord, SliceFile};
 
 /// Consecutive parts of a slice that are read together.
@@ -126,11 +126,9 @@ pub(crate) fn read(
         let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
         let mine = worker();
         others.into_iter().fold(mine, |result, other| {
-            let theirs = other.join().unwrap_or_else(|_| {
-                Err(CheckpointError::Thread {
-                    problem: "a reading thread panicked".to_owned(),
-                })
-            });
+            let theirs = other.join().unwrap_or(Err(CheckpointError::Thread {
+                cause: ThreadFailure::Panicked,
+            }));
             result.and(theirs)
         })
     })?;

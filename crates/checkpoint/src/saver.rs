@@ -12,7 +12,7 @@ use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::{Rank, Step, WorldSize};
 use ronde_store::Store;
 
-use crate::error::CheckpointError;
+use crate::error::{CheckpointError, ThreadFailure};
 use crate::fence::Fence;
 use crate::manifest::SliceFile;
 use crate::saved_part::SavedPart;
@@ -119,7 +119,7 @@ impl Saver {
                 writer::serve(&*store, (&accepted, &done), &told, &spans);
             })
             .map_err(|error| CheckpointError::Thread {
-                problem: error.to_string(),
+                cause: ThreadFailure::Start(error),
             })?;
         Ok(Self {
             jobs: Some(jobs),
@@ -260,7 +260,7 @@ impl Drop for Saver {
 
 fn ended() -> CheckpointError {
     CheckpointError::Thread {
-        problem: "the thread has ended".to_owned(),
+        cause: ThreadFailure::Ended,
     }
 }
 

@@ -122,27 +122,48 @@ impl StateVector {
     }
 }
 
+/// The reason why vectors cannot be saved or read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum VectorError {
+    #[error("vector {vector} appears twice")]
+    Repeated { vector: String },
+    #[error("vector {vector} is too long: its byte length overflows")]
+    TooLong { vector: String },
+    #[error("vector {vector}: tensor {tensor} appears twice")]
+    RepeatedTensor { vector: String, tensor: String },
+    #[error(
+        "vector {vector}: tensor {tensor} overlaps the previous tensor or exceeds {elements} elements"
+    )]
+    Overlap {
+        vector: String,
+        tensor: String,
+        elements: u64,
+    },
+}
+
 /// Checks the vectors of a state; the error describes the first problem.
-pub(crate) fn check_all(vectors: &[StateVector]) -> Result<(), String> {
+pub(crate) fn check_all(vectors: &[StateVector]) -> Result<(), VectorError> {
     let mut names = BTreeSet::new();
     for vector in vectors {
         let name = &vector.name;
         if !names.insert(name) {
-            return Err(format!("vector {name} appears twice"));
+            return Err(VectorError::Repeated {
+                vector: name.clone(),
+            });
         }
         if vector.bytes().is_none() {
-            return Err(format!(
-                "vector {name} is too long: its byte length overflows"
-            ));
+            return Err(VectorError::TooLong {
+                vector: name.clone(),
+            });
         }
         let mut at = 0;
         let mut tensors = BTreeSet::new();
         for tensor in &vector.tensors {
             if !tensors.insert(&tensor.name) {
-                return Err(format!(
-                    "vector {name}: tensor {} appears twice",
-                    tensor.name
-                ));
+                return Err(VectorError::RepeatedTensor {
+                    vector: name.clone(),
+                    tensor: tensor.name.clone(),
+                });
             }
             let end = tensor
                 .elements()
@@ -150,10 +171,11 @@ pub(crate) fn check_all(vectors: &[StateVector]) -> Result<(), String> {
             match end {
                 Some(end) if tensor.start >= at && end <= vector.elements => at = end,
                 _ => {
-                    return Err(format!(
-                        "vector {name}: tensor {} overlaps the previous tensor or exceeds {} elements",
-                        tensor.name, vector.elements
-                    ));
+                    return Err(VectorError::Overlap {
+                        vector: name.clone(),
+                        tensor: tensor.name.clone(),
+                        elements: vector.elements,
+                    });
                 }
             }
         }
@@ -218,11 +240,16 @@ mod tests {
                 "a appears twice",
             ),
         ] {
-            let problem = check_all(&[vector(tensors)]).unwrap_err();
+            let problem = check_all(&[vector(tensors)]).unwrap_err().to_string();
             assert!(problem.contains(part), "{problem}");
         }
         let twice = [vector(vec![]), vector(vec![])];
-        assert!(check_all(&twice).unwrap_err().contains("appears twice"));
+        assert!(
+            check_all(&twice)
+                .unwrap_err()
+                .to_string()
+                .contains("appears twice")
+        );
     }
 
     #[test]

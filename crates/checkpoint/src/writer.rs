@@ -8,7 +8,7 @@ use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::spans::SpanKind;
 use ronde_store::{ObjectName, Store};
 
-use crate::error::CheckpointError;
+use crate::error::{CheckpointError, ThreadFailure};
 use crate::manifest::{Digest, PartRecord, SliceRecord};
 use crate::saved_part::SavedPart;
 
@@ -75,7 +75,7 @@ fn write(
         for (tensor, elements) in piece.parts {
             if give_up.load(Ordering::Relaxed) {
                 return Err(CheckpointError::Thread {
-                    problem: "the saver was dropped".to_owned(),
+                    cause: ThreadFailure::Dropped,
                 });
             }
             let (bytes, behind) = rest.split_at(elements as usize * piece.element_bytes);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ronde_checkpoint::{
     Checkpoint, CheckpointError, Fence, Lineage, Proof, PublishRequest, Retention, SavedPart,
-    StateVector, list, publish, retain,
+    StateVector, ThreadFailure, list, publish, retain,
 };
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::spans::SpanKind;
@@ -96,7 +96,7 @@ impl PublishThread {
                 }
             })
             .map_err(|error| CheckpointError::Thread {
-                problem: error.to_string(),
+                cause: ThreadFailure::Start(error),
             })?;
         Ok(Self {
             tasks,
