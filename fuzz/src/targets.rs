@@ -1,5 +1,6 @@
 //! Parsers of untrusted bytes, each with sample inputs and its memory limit.
 
+use std::error::Error;
 use std::sync::LazyLock;
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +17,9 @@ use ronde_serve::decoders::FuzzedRequest;
 
 const MEMBER: Member = Member::Rank(Rank(3));
 
+/// A parser that returns the reason if bytes are refused.
+type BytesReader = fn(&[u8]) -> Result<(), Box<dyn Error>>;
+
 /// A parser of untrusted bytes.
 pub struct Target {
     /// The name for `cargo fuzz run`.
@@ -23,7 +27,7 @@ pub struct Target {
     /// Inputs that must be accepted.
     pub samples: fn() -> Vec<Vec<u8>>,
     /// Parses bytes and returns the reason if they are refused. Panics indicate a bug.
-    pub read: fn(&[u8]) -> Result<(), String>,
+    pub read: BytesReader,
     /// The limit of memory in use: bytes per input byte, and additional bytes.
     pub memory: (usize, usize),
     /// Whether a truncated sample is refused.
@@ -117,7 +121,7 @@ pub const RPC_HELLO: Target = Target {
 pub const FROM_WORKER: Target = Target {
     name: "from_worker",
     samples: || ControlLine::FromWorker.samples(),
-    read: |bytes| ControlLine::FromWorker.read(bytes),
+    read: |bytes| Ok(ControlLine::FromWorker.read(bytes)?),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -127,7 +131,7 @@ pub const FROM_WORKER: Target = Target {
 pub const FROM_SUPERVISOR: Target = Target {
     name: "from_supervisor",
     samples: || ControlLine::FromSupervisor.samples(),
-    read: |bytes| ControlLine::FromSupervisor.read(bytes),
+    read: |bytes| Ok(ControlLine::FromSupervisor.read(bytes)?),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -137,7 +141,7 @@ pub const FROM_SUPERVISOR: Target = Target {
 pub const QUESTION: Target = Target {
     name: "question",
     samples: || ControlLine::TokenRequest.samples(),
-    read: |bytes| ControlLine::TokenRequest.read(bytes),
+    read: |bytes| Ok(ControlLine::TokenRequest.read(bytes)?),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -147,7 +151,7 @@ pub const QUESTION: Target = Target {
 pub const FROM_AGENT: Target = Target {
     name: "from_agent",
     samples: || ControlLine::FromAgent.samples(),
-    read: |bytes| ControlLine::FromAgent.read(bytes),
+    read: |bytes| Ok(ControlLine::FromAgent.read(bytes)?),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -157,7 +161,7 @@ pub const FROM_AGENT: Target = Target {
 pub const TO_AGENT: Target = Target {
     name: "to_agent",
     samples: || ControlLine::ToAgent.samples(),
-    read: |bytes| ControlLine::ToAgent.read(bytes),
+    read: |bytes| Ok(ControlLine::ToAgent.read(bytes)?),
     memory: (64, 16 << 10),
     needs_its_end: true,
     cases: 100_000,
@@ -173,8 +177,8 @@ pub const JOIN_TOKEN: Target = Target {
         vec![token.to_text().expose().as_bytes().to_vec()]
     },
     read: |bytes| {
-        let token: JoinToken = text(bytes)?.parse().map_err(told)?;
-        let again: JoinToken = token.to_text().expose().parse().map_err(told)?;
+        let token: JoinToken = std::str::from_utf8(bytes)?.parse()?;
+        let again: JoinToken = token.to_text().expose().parse()?;
         assert!(token.matches(&again), "tokens round-trip");
         Ok(())
     },
@@ -188,7 +192,7 @@ pub const IDENTITY: Target = Target {
     name: "identity",
     samples: || vec![IDENTITY_TEXT.clone().into_bytes()],
     read: |bytes| {
-        let identity = Identity::from_pem("job", MEMBER, text(bytes)?).map_err(told)?;
+        let identity = Identity::from_pem("job", MEMBER, std::str::from_utf8(bytes)?)?;
         let again = identity.to_pem();
         Identity::from_pem("job", MEMBER, again.expose()).expect("identities round-trip");
         Ok(())
@@ -204,7 +208,7 @@ pub const AUTHORITY: Target = Target {
     name: "authority",
     samples: || vec![AUTHORITY_OF_JOB.to_pem().expose().as_bytes().to_vec()],
     read: |bytes| {
-        let authority = Authority::from_pem("job", text(bytes)?).map_err(told)?;
+        let authority = Authority::from_pem("job", std::str::from_utf8(bytes)?)?;
         let again = authority.to_pem();
         Authority::from_pem("job", again.expose()).expect("authorities round-trip");
         Ok(())
@@ -224,7 +228,7 @@ pub const CERTIFICATE: Target = Target {
     },
     read: |bytes| {
         let certificate = CertificateDer::from(bytes);
-        MINE.check_peer(&certificate, &MEMBER).map_err(told)
+        Ok(MINE.check_peer(&certificate, &MEMBER)?)
     },
     memory: (16, 64 << 10),
     needs_its_end: true,
@@ -305,14 +309,6 @@ static MINE: LazyLock<Identity> = LazyLock::new(|| {
 
 static IDENTITY_TEXT: LazyLock<String> = LazyLock::new(|| MINE.to_pem().expose().to_owned());
 
-fn text(bytes: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(bytes).map_err(|error| error.to_string())
-}
-
-fn told(error: ronde_identity::IdentityError) -> String {
-    error.to_string()
-}
-
 /// A safetensors file with weights of another program. Values of 16 bits are read as 32 bits.
 pub const SAFETENSORS: Target = Target {
     name: "safetensors",
@@ -325,8 +321,8 @@ pub const SAFETENSORS: Target = Target {
     },
     read: |bytes| {
         let length = bytes.len() as u64;
-        let read = ronde_saved_model::WeightFile::read_from(bytes, length, "weights".as_ref());
-        read.map(|_| ()).map_err(|error| error.to_string())
+        ronde_saved_model::WeightFile::read_from(bytes, length, "weights".as_ref())?;
+        Ok(())
     },
     memory: (64, 3 << 20),
     needs_its_end: true,
@@ -337,7 +333,7 @@ pub const SAFETENSORS: Target = Target {
 pub const INITIAL_WEIGHTS: Target = Target {
     name: "initial_weights",
     samples: || model_files(ModelFile::InitialWeights),
-    read: |bytes| ModelFile::InitialWeights.read(bytes),
+    read: |bytes| Ok(ModelFile::InitialWeights.read(bytes)?),
     memory: (64, 4 << 20),
     needs_its_end: true,
     cases: 5_000,
@@ -347,7 +343,7 @@ pub const INITIAL_WEIGHTS: Target = Target {
 pub const MANIFEST: Target = Target {
     name: "manifest",
     samples: || model_files(ModelFile::Manifest),
-    read: |bytes| ModelFile::Manifest.read(bytes),
+    read: |bytes| Ok(ModelFile::Manifest.read(bytes)?),
     memory: (64, 4 << 20),
     needs_its_end: true,
     cases: 20_000,

@@ -50,7 +50,7 @@ impl ControlLine {
     ///
     /// # Panics
     /// If a parsed line cannot be written and parsed again, which is a bug.
-    pub fn read(self, line: &[u8]) -> Result<(), String> {
+    pub fn read(self, line: &[u8]) -> serde_json::Result<()> {
         match self {
             Self::FromWorker => read::<FromWorker>(line).map(drop),
             Self::FromSupervisor => read::<FromSupervisor>(line).map(drop),
@@ -65,11 +65,10 @@ fn written(message: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(message).expect("a message can be written")
 }
 
-fn read<M: Serialize + DeserializeOwned>(line: &[u8]) -> Result<M, String> {
-    let of = |line: &[u8]| serde_json::from_slice::<M>(line).map_err(|error| error.to_string());
-    let message = of(line)?;
+fn read<M: Serialize + DeserializeOwned>(line: &[u8]) -> serde_json::Result<M> {
+    let message = serde_json::from_slice(line)?;
     let once = written(&message);
-    let again = of(&once).expect("a written message is parsed again");
+    let again: M = serde_json::from_slice(&once).expect("a written message is parsed again");
     assert_eq!(written(&again), once, "a message is written as it was read");
     Ok(message)
 }

@@ -1,5 +1,7 @@
 //! The decoders of received bytes, one by one, for fuzzing; not a stable interface.
 
+use std::error::Error;
+
 use ronde_core::{DType, Generation, GroupRank, ReduceOp};
 use ronde_schedule::Algorithm;
 use ronde_wire::PREFIX_BYTES;
@@ -38,7 +40,7 @@ impl WireFormat {
     ///
     /// # Panics
     /// When an accepted value is not the same after encoding and decoding: a bug.
-    pub fn read(self, bytes: &[u8]) -> Result<(), String> {
+    pub fn read(self, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
         match self {
             Self::Frame => frame(bytes),
             Self::Hello => hello(bytes),
@@ -47,7 +49,7 @@ impl WireFormat {
     }
 }
 
-fn frame(bytes: &[u8]) -> Result<(), String> {
+fn frame(bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let bytes: &[u8; HEADER_BYTES] = bytes.try_into().map_err(|_| "invalid length")?;
     let header = FrameHeader::decode(bytes)?;
     assert_eq!(
@@ -60,17 +62,17 @@ fn frame(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn hello(bytes: &[u8]) -> Result<(), String> {
+fn hello(bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let (prefix, body) = bytes.split_at_checked(PREFIX_BYTES).ok_or("too short")?;
     let prefix = prefix.try_into().map_err(|_| "too short")?;
     let len = HELLO.body_bytes(prefix);
-    if body.len() != len.map_err(|problem| problem.to_string())? {
-        return Err("truncated".to_owned());
+    if body.len() != len? {
+        return Err("truncated".into());
     }
     let hello = JoinHello::decode(body)?;
     let mine = JoinHello::new(&GroupConfig::new("dp", "job", GroupRank(0)), 2, 1);
     let _words = mine.check(&hello).map_err(|error| error.to_string());
-    let again = hello.encode().map_err(|error| error.to_string())?;
+    let again = hello.encode()?;
     let again = JoinHello::decode(&again[PREFIX_BYTES..]).expect("an encoded hello is valid");
     assert_eq!(
         again, hello,
@@ -79,7 +81,7 @@ fn hello(bytes: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-fn notice(bytes: &[u8]) -> Result<(), String> {
+fn notice(bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let (notice, origin) = Notice::decode(bytes).ok_or("invalid notice")?;
     let again = Notice::decode(&notice.encode(origin as u32));
     if bytes.len() <= 1 << 10 {

@@ -69,7 +69,7 @@ fn attempt(target: &Target, bytes: &[u8]) -> Result<(), String> {
         "{peak} bytes of memory, limit {limit}, for {}",
         shown()
     );
-    outcome
+    outcome.map_err(|error| error.to_string())
 }
 
 /// Random numbers of one target, the same in every run.
@@ -249,7 +249,7 @@ fn a_reader_that_trusts_a_length_or_panics_is_found() {
         read: |bytes| {
             let promised = usize::from(bytes[0]) << 20;
             let room = std::hint::black_box(vec![0_u8; promised]);
-            Err(format!("{} bytes", room.len()))
+            Err(format!("{} bytes", room.len()).into())
         },
         memory: (16, 1 << 10),
         needs_its_end: true,

@@ -1,9 +1,11 @@
 //! The parsers of untrusted data files, for fuzzing: each takes bytes and returns an error or nothing.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use ronde_store::StoredObject;
 
+use crate::error::DataError;
 use crate::format::object::InMemory;
 use crate::format::{
     CsvLines, FieldSelection, Format, Npy, Npz, ScanItem, SharedBytes, TfRecord, WebDataset,
@@ -39,7 +41,7 @@ impl FuzzedFormat {
     ///
     /// # Panics
     /// Panics for a bug.
-    pub fn read(self, bytes: &[u8]) -> Result<(), String> {
+    pub fn read(self, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
         match self {
             Self::TfRecord => read(&TfRecord::new(FieldSelection::All), bytes),
             Self::Tar => read(&WebDataset::new(FieldSelection::All), bytes),
@@ -90,19 +92,17 @@ impl FuzzedFormat {
 }
 
 /// Scans a file and reads the records.
-fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), String> {
+fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let file: Arc<dyn StoredObject> = Arc::new(InMemory::new("memory", bytes));
-    let message = |error: crate::DataError| error.to_string();
-    let open = format.open(file).map_err(message)?;
+    let open = format.open(file)?;
     let mut index = FileIndex::new();
     open.scan(&mut |found| {
         let added = index.add(found, bytes.len() as u64);
-        added.ok_or_else(|| crate::DataError::Format {
+        added.ok_or_else(|| DataError::Format {
             file: "memory".to_owned(),
             problem: "the file refers to records that exceed it".to_owned(),
         })
-    })
-    .map_err(message)?;
+    })?;
     let mut record = 0;
     while let Some((extent, first)) = index.extents.locate(record) {
         assert_eq!(first, 0, "extents start with their first record");
@@ -113,14 +113,14 @@ fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), String> {
         let pieces: Option<Vec<SharedBytes>> =
             open.ranges(&extent).into_iter().map(piece).collect();
         let records = open.parse(&extent, pieces.ok_or("a range exceeds the file")?);
-        let records = records.map_err(message)?;
+        let records = records?;
         for number in 0..extent.records {
-            drop(records.record(number).map_err(message)?);
+            drop(records.record(number)?);
         }
         record += u64::from(extent.records);
     }
     match index.bad.first() {
-        Some(bad) => Err(bad.to_string()),
+        Some(bad) => Err(bad.to_string().into()),
         None => Ok(()),
     }
 }

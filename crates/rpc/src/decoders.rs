@@ -1,5 +1,6 @@
 //! The decoders of received bytes, one by one, for fuzzing; not a stable interface.
 
+use std::error::Error;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
@@ -56,17 +57,16 @@ impl RpcWireFormat {
     ///
     /// # Errors
     /// Why they are refused.
-    pub fn read(self, bytes: &[u8]) -> Result<(), String> {
+    pub fn read(self, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
         match self {
             Self::Frames => read_frames(bytes),
-            Self::Hello => match HELLO
-                .missing(bytes)
-                .map_err(|problem| problem.to_string())?
-            {
-                0 => hello::decode::<CallerHello>(bytes)
-                    .map(drop)
-                    .or_else(|_| hello::decode::<CalleeHello>(bytes).map(drop)),
-                missing => Err(format!("{missing} bytes are missing")),
+            Self::Hello => match HELLO.missing(bytes)? {
+                0 => {
+                    let caller = hello::decode::<CallerHello>(bytes).map(drop);
+                    caller.or_else(|_| hello::decode::<CalleeHello>(bytes).map(drop))?;
+                    Ok(())
+                }
+                missing => Err(format!("{missing} bytes are missing").into()),
             },
         }
     }
@@ -103,7 +103,7 @@ fn frames() -> Vec<u8> {
     bytes
 }
 
-fn read_frames(mut bytes: &[u8]) -> Result<(), String> {
+fn read_frames(mut bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut reader = FrameReader::new(MESSAGE_BYTES_MAX, Arc::default());
     loop {
         let frame = reader.next(&mut |into| {
@@ -120,7 +120,7 @@ fn read_frames(mut bytes: &[u8]) -> Result<(), String> {
             {
                 return Ok(());
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         };
         let _calls = frame.listed().count();
         let _failure = frame.failure_parts();

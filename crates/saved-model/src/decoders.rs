@@ -67,11 +67,7 @@ impl ModelFile {
     ///
     /// # Errors
     /// Why they are refused.
-    pub fn read(self, bytes: &[u8]) -> Result<(), String> {
-        self.try_read(bytes).map_err(|error| error.to_string())
-    }
-
-    fn try_read(self, bytes: &[u8]) -> Result<(), ModelError> {
+    pub fn read(self, bytes: &[u8]) -> Result<(), ModelError> {
         let path = Path::new(PATH);
         let failed = |source: EngineError| ModelError::Engine {
             path: path.to_owned(),

@@ -1,10 +1,11 @@
 //! The parsers of requests, one by one, for fuzzing; not a stable interface.
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::LazyLock;
 
 use ronde_data::decode::{DecodeScratch, ImageDecoder, ImageFeatures};
-use ronde_data::{DataConfig, OpenContext, Vocabulary};
+use ronde_data::{DataConfig, DataError, OpenContext, Vocabulary};
 use serde_json::json;
 
 use crate::http::requests::{GenerateRequest, PredictSamples, SampleForm};
@@ -54,7 +55,7 @@ impl FuzzedRequest {
     ///
     /// # Errors
     /// Why it is refused.
-    pub fn read(self, body: &[u8]) -> Result<(), String> {
+    pub fn read(self, body: &[u8]) -> Result<(), Box<dyn Error>> {
         let columns: Vec<String> = (0..SHAPE.iter().product::<usize>())
             .map(|column| format!("c{column}"))
             .collect();
@@ -71,9 +72,10 @@ impl FuzzedRequest {
                     let decoder = decoder()?;
                     let mut features = vec![0.0; decoder.elements()];
                     let mut scratch = DecodeScratch::new();
-                    images.iter().try_for_each(|image| {
-                        decoder.decode_for_evaluation(&image.0, &mut scratch, &mut features)
-                    })
+                    for image in images {
+                        decoder.decode_for_evaluation(&image.0, &mut scratch, &mut features)?;
+                    }
+                    Ok(())
                 }
             },
             Self::Generate => {
@@ -86,15 +88,15 @@ impl FuzzedRequest {
                 let vocabulary = VOCABULARY.as_ref().map_err(String::clone)?;
                 let translation =
                     GenerateRequest::parse(body, Some(translated), Some(vocabulary), 10);
-                GenerateRequest::parse(body, Some(continued), None, 10)
-                    .or(translation)
-                    .map(drop)
+                let continuation = GenerateRequest::parse(body, Some(continued), None, 10);
+                continuation.or(translation)?;
+                Ok(())
             }
         }
     }
 }
 
-fn decoder() -> Result<ImageDecoder, String> {
+fn decoder() -> Result<ImageDecoder, DataError> {
     let features = ImageFeatures {
         field: "image".to_owned(),
         shape: SHAPE.to_vec(),
@@ -105,8 +107,7 @@ fn decoder() -> Result<ImageDecoder, String> {
         mean: None,
         std: None,
     };
-    let decoder = ImageDecoder::new(&features).map_err(|error| error.to_string())?;
-    Ok(decoder.with_pixels_max(PIXELS_MAX))
+    Ok(ImageDecoder::new(&features)?.with_pixels_max(PIXELS_MAX))
 }
 
 /// The words of a data set of the program.
