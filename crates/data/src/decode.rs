@@ -1,5 +1,7 @@
 //! [`RecordDecoder`]: converts records to features and targets according to a [`Schema`].
 
+mod error;
+mod fields;
 #[cfg(feature = "full")]
 mod image;
 mod label;
@@ -12,10 +14,11 @@ use ronde_core::seed::SeedTree;
 
 use crate::dataset::{CLASSES_MAX, Targets, check_form};
 use crate::error::DataError;
-use crate::format::{FieldSelection, Record, Value};
+use crate::format::{FieldSelection, Record};
 use crate::names::standard_names;
+pub use error::DecodeError;
 #[cfg(feature = "full")]
-pub use image::ImageDecoder;
+pub use image::{ImageDecoder, ImageError};
 use label::LabelDecoder;
 pub(crate) use numbers::check_divisor;
 use numbers::{NumberDecoder, RawDecoder, TokenDecoder};
@@ -204,15 +207,15 @@ impl RecordDecoder {
         scratch: &mut DecodeScratch,
         out: &mut [f32],
         targets: &mut [u32],
-    ) -> Result<(), String> {
+    ) -> Result<(), DecodeError> {
         let elements = self.shape.iter().product::<usize>();
         if out.len() != elements || targets.len() != self.targets_per_sample() {
-            return Err(format!(
-                "buffers of {} and {} elements do not fit {elements} features and {} targets",
-                out.len(),
-                targets.len(),
-                self.targets_per_sample()
-            ));
+            return Err(DecodeError::Buffers {
+                features: out.len(),
+                targets: targets.len(),
+                features_needed: elements,
+                targets_needed: self.targets_per_sample(),
+            });
         }
         match &self.features {
             #[cfg(feature = "full")]
@@ -224,7 +227,7 @@ impl RecordDecoder {
                     ),
                     SampleUse::Test => None,
                 };
-                let encoded = one_of(record, &step.features().field)?;
+                let encoded = fields::one_of(record, &step.features().field)?;
                 step.decode(encoded, random.as_ref(), &mut scratch.image, out)?;
             }
             FeatureDecoder::Numbers(step) => step.decode(record, out)?,
@@ -246,30 +249,6 @@ impl FeatureDecoder {
             Self::Raw(step) => vec![step.field.clone()],
             Self::Tokens(step) => vec![step.field.clone()],
         }
-    }
-}
-
-/// Returns the value of a required field.
-fn field<'r, 'a>(record: &'r Record<'a>, name: &str) -> Result<&'r Value<'a>, String> {
-    record.get(name).ok_or_else(|| {
-        let mut there: Vec<_> = record.fields.iter().map(|(name, _)| &**name).collect();
-        there.truncate(20);
-        format!("the record has no field `{name}`; of the requested fields it has {there:?}")
-    })
-}
-
-/// Returns the byte string in a field.
-fn one_of<'r>(record: &'r Record<'_>, name: &str) -> Result<&'r [u8], String> {
-    match field(record, name)? {
-        Value::Bytes(bytes) => Ok(bytes),
-        other => Err(format!("field `{name}` holds {}, not bytes", other.kind())),
-    }
-}
-
-fn invalid(key: &str, problem: impl Into<String>) -> DataError {
-    DataError::Schema {
-        key: key.to_owned(),
-        problem: problem.into(),
     }
 }
 

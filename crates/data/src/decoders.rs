@@ -98,10 +98,8 @@ fn read(format: &dyn Format, bytes: &[u8]) -> Result<(), Box<dyn Error>> {
     let mut index = FileIndex::new();
     open.scan(&mut |found| {
         let added = index.add(found, bytes.len() as u64);
-        added.ok_or_else(|| DataError::Format {
-            file: "memory".to_owned(),
-            problem: "the file refers to records that exceed it".to_owned(),
-        })
+        added
+            .ok_or_else(|| DataError::format("memory", "the file refers to records that exceed it"))
     })?;
     let mut record = 0;
     while let Some((extent, first)) = index.extents.locate(record) {

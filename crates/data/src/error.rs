@@ -1,11 +1,12 @@
 //! [`DataError`]: errors while opening or reading data sets.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use ronde_core::Recovery;
 use ronde_store::StoreError;
 
-use crate::format::BadRecord;
+use crate::bad_record::BadRecord;
 
 /// An error while opening or reading a data set.
 #[derive(Debug, thiserror::Error)]
@@ -278,7 +279,37 @@ fn after_pattern(pattern: &str, contents: &str) -> String {
     }
 }
 
+impl From<BadRecord> for DataError {
+    fn from(bad: BadRecord) -> Self {
+        Self::Record(bad)
+    }
+}
+
 impl DataError {
+    /// Returns the error for a file that does not have the expected format.
+    pub(crate) fn format(file: impl Into<String>, problem: impl fmt::Display) -> Self {
+        Self::Format {
+            file: file.into(),
+            problem: problem.to_string(),
+        }
+    }
+
+    /// Returns the error for an invalid key of the run file.
+    pub(crate) fn schema(key: impl Into<String>, problem: impl fmt::Display) -> Self {
+        Self::Schema {
+            key: key.into(),
+            problem: problem.to_string(),
+        }
+    }
+
+    /// Returns the error for an invalid address with wildcards.
+    pub(crate) fn pattern(pattern: impl Into<String>, problem: impl fmt::Display) -> Self {
+        Self::Pattern {
+            pattern: pattern.into(),
+            problem: problem.to_string(),
+        }
+    }
+
     /// Returns how the caller can recover: retry after a timeout, as the store states, and abort otherwise.
     #[must_use]
     pub fn recovery(&self) -> Recovery {

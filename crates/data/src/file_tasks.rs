@@ -99,10 +99,10 @@ impl Cancellation<'_> {
             return Ok(());
         }
         self.was_reported.set(true);
-        Err(DataError::Format {
-            file: location.to_owned(),
-            problem: "cancelled because of an error in another file".to_owned(),
-        })
+        Err(DataError::format(
+            location,
+            "cancelled because of an error in another file",
+        ))
     }
 }
 

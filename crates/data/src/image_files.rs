@@ -116,10 +116,10 @@ fn read(file: &SourceFile) -> Result<ImageFileContents, DataError> {
     let location = file.location();
     if file.bytes() > FILE_BYTES_MAX {
         let bytes = file.bytes();
-        return Err(DataError::Format {
-            file: location,
-            problem: format!("it has {bytes} bytes; the limit of an image is {FILE_BYTES_MAX}"),
-        });
+        return Err(DataError::format(
+            location,
+            format_args!("it has {bytes} bytes; the limit of an image is {FILE_BYTES_MAX}"),
+        ));
     }
     let object = file.open()?;
     let mut bytes = vec![0; object.bytes() as usize];
@@ -157,12 +157,7 @@ impl FetchedSamples for FetchedImages {
             .decoder
             .decode_for_evaluation(&image.bytes, scratch, out);
         decoded.map_err(|problem| {
-            DataError::Record(BadRecord {
-                file: image.location.clone(),
-                offset: 0,
-                record: Some(0),
-                problem,
-            })
+            DataError::Record(BadRecord::new(image.location.clone(), 0, Some(0), problem))
         })
     }
 

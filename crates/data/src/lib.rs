@@ -28,6 +28,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bad_record;
 pub mod cache;
 pub mod config;
 pub mod dataset;
@@ -74,4 +75,4 @@ pub use names::standard_name;
 pub use open_context::{DataEvent, OpenContext};
 pub use pipeline::open;
 pub use read_limit::{OpenedPart, ReadLimit, SamplesRead, read_samples};
-pub use vocabulary::Vocabulary;
+pub use vocabulary::{EncodeError, Vocabulary};

@@ -42,10 +42,10 @@ impl DataConfig {
 pub fn files_of_patterns(patterns: &[String], base: &Path) -> Result<Vec<PathBuf>, DataError> {
     for pattern in patterns {
         if !is_relative(pattern) {
-            return Err(DataError::Pattern {
-                pattern: pattern.clone(),
-                problem: "expected a path relative to the folder of the run file".to_owned(),
-            });
+            return Err(DataError::pattern(
+                pattern.clone(),
+                "expected a path relative to the folder of the run file",
+            ));
         }
         check_inside(pattern)?;
     }
@@ -131,10 +131,7 @@ impl RecordsConfig {
 
 /// Returns the relative paths in a list of data, relative to `base`. Absolute ones may exist on the hosts of the run alone.
 fn listed(list: &str, base: &Path) -> Result<Vec<String>, DataError> {
-    let failed = |problem: String| DataError::Pattern {
-        pattern: list.to_owned(),
-        problem,
-    };
+    let failed = |problem: String| DataError::pattern(list, problem);
     let text =
         std::fs::read_to_string(base.join(list)).map_err(|error| failed(error.to_string()))?;
     let folder = list
@@ -172,12 +169,11 @@ fn is_relative(path: &str) -> bool {
 fn check_inside(path: &str) -> Result<(), DataError> {
     match path.split('/').any(|part| part == "..") {
         false => Ok(()),
-        true => Err(DataError::Pattern {
-            pattern: path.to_owned(),
-            problem: "`..` leads out of the folder of the run file, which is all that is copied; move the files into it, or name \
-                      them by addresses, or by absolute paths that exist on the hosts"
-                .to_owned(),
-        }),
+        true => Err(DataError::pattern(
+            path,
+            "`..` leads out of the folder of the run file, which is all that is copied; move the files into it, or name \
+                      them by addresses, or by absolute paths that exist on the hosts",
+        )),
     }
 }
 

@@ -23,18 +23,27 @@ pub(crate) fn standard_names<N: AsRef<str>>(names: &[N]) -> Vec<String> {
     standard.collect()
 }
 
-/// Returns the position of each name. The error is the first name that occurs twice or is empty, as a problem.
-pub(crate) fn positions(names: &[String]) -> Result<HashMap<String, u32>, String> {
+/// The first of several names that cannot be told apart from another one, or is empty.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NameError {
+    #[error("a name is empty")]
+    Empty,
+    #[error(
+        "`{name}` is listed twice; white space around a name and the form of its characters (Unicode NFC) make no \
+         difference"
+    )]
+    Repeated { name: String },
+}
+
+/// Returns the position of each name.
+pub(crate) fn positions(names: &[String]) -> Result<HashMap<String, u32>, NameError> {
     let mut positions = HashMap::with_capacity(names.len());
     for (position, name) in (0..).zip(names) {
         if name.is_empty() {
-            return Err("a name is empty".to_owned());
+            return Err(NameError::Empty);
         }
         if positions.insert(name.clone(), position).is_some() {
-            return Err(format!(
-                "`{name}` is listed twice; white space around a name and the form of its characters (Unicode NFC) make no \
-                 difference"
-            ));
+            return Err(NameError::Repeated { name: name.clone() });
         }
     }
     Ok(positions)
@@ -56,7 +65,7 @@ mod tests {
             assert_eq!(standard_name(name), standard, "{name:?}");
         }
         let names = standard_names(&["caf\u{e9}", "dog ", "cafe\u{301}"]);
-        let problem = positions(&names).unwrap_err();
+        let problem = positions(&names).unwrap_err().to_string();
         assert!(problem.contains("`caf\u{e9}` is listed twice"), "{problem}");
         assert!(positions(&standard_names(&["a", "  "])).is_err());
         assert_eq!(positions(&standard_names(&["b", "a"])).unwrap()["a"], 1);

@@ -83,10 +83,10 @@ struct PackTask<'a> {
     is_text: bool,
 }
 
-fn invalid(key: &str, problem: impl Into<String>) -> DataError {
+fn invalid(key: &str, problem: impl std::fmt::Display) -> DataError {
     DataError::Pack {
         what: key.to_owned(),
-        problem: problem.into(),
+        problem: problem.to_string(),
     }
 }
 

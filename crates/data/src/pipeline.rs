@@ -160,12 +160,12 @@ fn unpacked(object: Arc<dyn StoredObject>) -> Result<Arc<dyn StoredObject>, Data
         .read_to_end(&mut bytes)
         .map_err(|error| failed(&location, 0, error))?;
     if bytes.len() as u64 > RECORD_BYTES_MAX {
-        return Err(DataError::Format {
-            file: location,
-            problem: format!(
+        return Err(DataError::format(
+            location,
+            format_args!(
                 "its unpacked contents exceed {RECORD_BYTES_MAX} bytes: split it, or do not compress it"
             ),
-        });
+        ));
     }
     Ok(Arc::new(InMemory::new(&location, bytes)))
 }

@@ -174,7 +174,7 @@ fn unusable(dataset: &dyn Dataset, sample: u64, problem: String) -> DataError {
         Some(origin) => format!("{}, record {}", origin.file, origin.record),
         None => format!("sample {sample}"),
     };
-    DataError::Format { file, problem }
+    DataError::format(file, problem)
 }
 
 /// Returns the samples below `end` in blocks of neighbours: each further block is far from those before it, as the numbers of the blocks

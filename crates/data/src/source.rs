@@ -31,6 +31,7 @@ mod find;
 mod glob;
 mod names;
 mod pattern;
+mod pattern_error;
 #[cfg(test)]
 mod tests;
 
@@ -164,10 +165,10 @@ impl FoundFiles {
         self.files = taken;
         for file in refused {
             if file.is_named {
-                return Err(DataError::Format {
-                    file: file.location(),
-                    problem: format!("its name is not that of {kind}"),
-                });
+                return Err(DataError::format(
+                    file.location(),
+                    format_args!("its name is not that of {kind}"),
+                ));
             }
             self.left_out.add(file.location());
         }

@@ -69,9 +69,11 @@ impl TokenStore {
     pub(crate) fn new(opening: &OpenContext, key: Option<MasterKey>) -> Result<Self, DataError> {
         let folder = opening.cache_folder.as_ref();
         let folder = folder.map(|folder| folder.join(FOLDER));
-        let folder = folder.ok_or_else(|| DataError::Schema {
-            key: "format".to_owned(),
-            problem: "tokens of text need a cache folder, but none is known".to_owned(),
+        let folder = folder.ok_or_else(|| {
+            DataError::schema(
+                "format",
+                "tokens of text need a cache folder, but none is known",
+            )
         })?;
         let plain: Arc<dyn Store> = Arc::new(LocalStore::new(&folder));
         Ok(Self {
@@ -270,9 +272,11 @@ impl FileTask for EncodeTask<'_> {
         if self.limit.is_some() {
             return Ok(Arc::new(sample.sample(file.location())));
         }
-        let what = || DataError::Format {
-            file: file.location().to_owned(),
-            problem: "its tokens were written, but cannot be read back".to_owned(),
+        let what = || {
+            DataError::format(
+                file.location(),
+                "its tokens were written, but cannot be read back",
+            )
         };
         self.stored(number).ok_or_else(what)
     }
@@ -359,10 +363,7 @@ impl EncodeTask<'_> {
 /// Adds the file to an error of the tokenizer.
 fn in_file(file: &str, error: DataError) -> DataError {
     match error {
-        DataError::Schema { problem, .. } => DataError::Format {
-            file: file.to_owned(),
-            problem,
-        },
+        DataError::Schema { problem, .. } => DataError::format(file, problem),
         other => other,
     }
 }

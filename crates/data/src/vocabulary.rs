@@ -7,6 +7,33 @@ use ronde_core::TokenTexts;
 use crate::error::DataError;
 use crate::tokenized::{Tokenization, Tokenizer, UNCUT_BYTES_MAX};
 
+/// The reason why a text cannot be converted to tokens.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EncodeError {
+    /// A letter has no token.
+    #[error("the letter `{letter}` is not in the training text")]
+    Letter {
+        /// The letter.
+        letter: char,
+    },
+    /// A word has no token.
+    #[error("the word `{word}` is not in the vocabulary")]
+    Word {
+        /// The word.
+        word: String,
+    },
+    /// The text is too long.
+    #[error("the text has {bytes} bytes, the limit is {UNCUT_BYTES_MAX}")]
+    Length {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The tokenizer refuses the text.
+    #[error(transparent)]
+    Tokenizer(#[from] DataError),
+}
+
 /// The text of the tokens of a data set.
 #[derive(Debug, Clone)]
 pub struct Vocabulary {
@@ -71,10 +98,7 @@ impl Vocabulary {
     /// # Errors
     /// The letters are not in ascending order, a token is not that of a word, or the tokenizer is missing or cannot be read.
     pub fn new(texts: TokenTexts, tokenizer: Option<&[u8]>) -> Result<Self, DataError> {
-        let invalid = |problem: String| DataError::Schema {
-            key: "vocabulary".to_owned(),
-            problem,
-        };
+        let invalid = |problem: String| DataError::schema("vocabulary", problem);
         match texts {
             TokenTexts::Letters { bytes } => match bytes.is_sorted_by(|a, b| a < b) {
                 true => Ok(Self::letters(bytes)),
@@ -163,7 +187,7 @@ impl Vocabulary {
     ///
     /// # Errors
     /// A description of the first part of the text that has no token, or of a text that is too long for a tokenizer.
-    pub fn encode(&self, text: &str) -> Result<Vec<u32>, String> {
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, EncodeError> {
         match &self.form {
             TokenForm::Letters(letters) => {
                 let token = |letter: char| {
@@ -171,9 +195,10 @@ impl Vocabulary {
                     let bytes = letter.encode_utf8(&mut bytes).as_bytes().to_vec();
                     let tokens = bytes.into_iter().map(|byte| letters.binary_search(&byte));
                     let tokens: Result<Vec<usize>, usize> = tokens.collect();
-                    tokens.map_err(|_| format!("the letter `{letter}` is not in the training text"))
+                    tokens.map_err(|_| EncodeError::Letter { letter })
                 };
-                let tokens: Result<Vec<Vec<usize>>, String> = text.chars().map(token).collect();
+                let tokens: Result<Vec<Vec<usize>>, EncodeError> =
+                    text.chars().map(token).collect();
                 Ok(tokens?
                     .concat()
                     .into_iter()
@@ -185,20 +210,17 @@ impl Vocabulary {
                     let found = words.iter().position(|known| *known == word);
                     found
                         .map(|token| token as u32)
-                        .ok_or_else(|| format!("the word `{word}` is not in the vocabulary"))
+                        .ok_or_else(|| EncodeError::Word {
+                            word: word.to_owned(),
+                        })
                 };
                 text.split_whitespace().map(token).collect()
             }
             TokenForm::Tokenizer(_) if text.len() > UNCUT_BYTES_MAX => {
                 let bytes = text.len();
-                Err(format!(
-                    "the text has {bytes} bytes, the limit is {UNCUT_BYTES_MAX}"
-                ))
+                Err(EncodeError::Length { bytes })
             }
-            TokenForm::Tokenizer(tokenization) => {
-                let tokens = tokenization.tokenizer.encode(text);
-                tokens.map_err(|error| error.to_string())
-            }
+            TokenForm::Tokenizer(tokenization) => Ok(tokenization.tokenizer.encode(text)?),
         }
     }
 
@@ -247,7 +269,10 @@ mod tests {
         assert_eq!(vocabulary.decode(&tokens[..2]), "b\u{FFFD}");
         assert_eq!(vocabulary.decode(&[99]), "\u{FFFD}");
         let error = vocabulary.encode("abc").unwrap_err();
-        assert_eq!(error, "the letter `c` is not in the training text");
+        assert_eq!(
+            error.to_string(),
+            "the letter `c` is not in the training text"
+        );
     }
 
     #[test]
@@ -279,9 +304,12 @@ mod tests {
     #[test]
     fn words_are_separated_by_spaces() {
         let vocabulary = Vocabulary::words(&["-", "|", "one", "two"], (0, 1));
-        assert_eq!(vocabulary.encode(" two  one "), Ok(vec![3, 2]));
+        assert_eq!(vocabulary.encode(" two  one ").unwrap(), [3, 2]);
         assert_eq!(vocabulary.decode(&[3, 2, 9]), "two one \u{FFFD}");
         let error = vocabulary.encode("one three").unwrap_err();
-        assert_eq!(error, "the word `three` is not in the vocabulary");
+        assert_eq!(
+            error.to_string(),
+            "the word `three` is not in the vocabulary"
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! [`Prompts`]: texts that a model continues or translates, from the lines of a file.
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,29 +36,30 @@ impl Prompts {
         vocabulary: Option<&Vocabulary>,
         (classes, tokens_max): (u32, usize),
     ) -> Result<Self, ServeError> {
-        let invalid = |line: Option<usize>, problem: String| ServeError::Prompt {
+        let invalid = |line: Option<usize>, problem: &dyn Display| ServeError::Prompt {
             path: path.to_owned(),
             line: line.map(|line| line as u64 + 1),
-            problem,
+            problem: problem.to_string(),
         };
         let text = std::str::from_utf8(bytes);
-        let text = text.map_err(|_| invalid(None, "it is not valid UTF-8".to_owned()))?;
+        let text = text.map_err(|_| invalid(None, &"it is not valid UTF-8"))?;
         let mut prompts = Vec::new();
         for (line, text) in text.lines().enumerate() {
             let tokens = match vocabulary {
-                Some(vocabulary) => vocabulary.encode(text),
-                None => numbers(text, classes),
+                Some(vocabulary) => vocabulary
+                    .encode(text)
+                    .map_err(|error| invalid(Some(line), &error))?,
+                None => numbers(text, classes).map_err(|error| invalid(Some(line), &error))?,
             };
-            let tokens = tokens.map_err(|problem| invalid(Some(line), problem))?;
             if tokens.is_empty() || tokens.len() > tokens_max {
                 let problem = format!("it has {} tokens, expected 1 to {tokens_max}", tokens.len());
-                return Err(invalid(Some(line), problem));
+                return Err(invalid(Some(line), &problem));
             }
             let text = text.to_owned();
             prompts.push(Prompt { text, tokens });
         }
         if prompts.is_empty() {
-            return Err(invalid(None, "it has no lines".to_owned()));
+            return Err(invalid(None, &"it has no lines"));
         }
         Ok(Self {
             path: path.to_owned(),
@@ -95,11 +97,22 @@ impl Prompts {
     }
 }
 
+/// A word that is not the number of a token.
+#[derive(Debug, thiserror::Error)]
+#[error("expected token numbers below {classes}, found `{word}`")]
+struct TokenNumberError {
+    classes: u32,
+    word: String,
+}
+
 /// Parses token numbers.
-fn numbers(text: &str, classes: u32) -> Result<Vec<u32>, String> {
+fn numbers(text: &str, classes: u32) -> Result<Vec<u32>, TokenNumberError> {
     let token = |word: &str| {
         let number = word.parse().ok().filter(|number| *number < classes);
-        number.ok_or_else(|| format!("expected token numbers below {classes}, found `{word}`"))
+        number.ok_or_else(|| TokenNumberError {
+            classes,
+            word: word.to_owned(),
+        })
     };
     text.split_whitespace().map(token).collect()
 }

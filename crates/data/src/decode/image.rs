@@ -5,17 +5,20 @@
 //! sample.
 
 mod crop;
+mod error;
 mod jpeg;
 mod pixels;
 mod turn;
 
+pub use error::ImageError;
 use fast_image_resize as fir;
 use fast_image_resize::images::{Image, ImageRef};
 use pixels::PIXELS_MAX;
 pub(super) use pixels::{Channels, PixelSize};
 use ronde_core::philox::Stream;
 
-use super::{DecodeScratch, ImageFeatures, invalid};
+use super::schema::ImageFeatures;
+use super::scratch::DecodeScratch;
 use crate::error::DataError;
 
 /// The largest side of a model's input, in pixels.
@@ -63,7 +66,7 @@ impl ImageDecoder {
         let shape = &features.shape;
         let &[channels, height, width] = &shape[..] else {
             let problem = format!("invalid shape {shape:?}: expected [channels, height, width]");
-            return Err(invalid("features.shape", problem));
+            return Err(DataError::schema("features.shape", problem));
         };
         let channels = match channels {
             1 => Channels::Grey,
@@ -72,26 +75,26 @@ impl ImageDecoder {
                 let problem = format!(
                     "invalid number of channels {channels}: expected 3 (colour) or 1 (grey)"
                 );
-                return Err(invalid("features.shape", problem));
+                return Err(DataError::schema("features.shape", problem));
             }
         };
         if !(1..=SIDE_MAX).contains(&height) || !(1..=SIDE_MAX).contains(&width) {
             let problem =
                 format!("invalid shape {shape:?}: sides must have 1 to {SIDE_MAX} pixels");
-            return Err(invalid("features.shape", problem));
+            return Err(DataError::schema("features.shape", problem));
         }
         if let Some(resize) = features.resize
             && (resize as usize) < height.max(width)
         {
             let problem = format!("{resize} is less than a side of the shape {shape:?}");
-            return Err(invalid("features.resize", problem));
+            return Err(DataError::schema("features.resize", problem));
         }
         let [least, most] = features.area;
         if !(least > 0.0 && least <= most && most <= 1.0) {
             let problem = format!(
                 "invalid range [{least}, {most}]: expected ascending numbers above 0 and at most 1"
             );
-            return Err(invalid("features.area", problem));
+            return Err(DataError::schema("features.area", problem));
         }
         Ok(Self {
             factors: factors(features, channels.count())?,
@@ -127,12 +130,10 @@ impl ImageDecoder {
         encoded: &[u8],
         scratch: &mut DecodeScratch,
         out: &mut [f32],
-    ) -> Result<(), String> {
+    ) -> Result<(), ImageError> {
         if out.len() != self.elements() {
-            let (found, expected) = (out.len(), self.elements());
-            return Err(format!(
-                "a buffer of {found} elements does not fit {expected} features"
-            ));
+            let (elements, features) = (out.len(), self.elements());
+            return Err(ImageError::Buffer { elements, features });
         }
         self.decode(encoded, None, &mut scratch.image, out)
     }
@@ -148,7 +149,7 @@ impl ImageDecoder {
         random: Option<&Stream>,
         memory: &mut ImageBuffers,
         out: &mut [f32],
-    ) -> Result<(), String> {
+    ) -> Result<(), ImageError> {
         let ImageBuffers {
             decoded, turned, ..
         } = memory;
@@ -164,7 +165,11 @@ impl ImageDecoder {
         let bytes = self.width as usize * self.height as usize * self.channels.count();
         memory.resized.resize(bytes, 0);
         let pixels = self.channels.pixel_type();
-        let failed = |error: &dyn std::fmt::Display| format!("cannot resize the image: {error}");
+        let failed = |error: &dyn std::fmt::Display| ImageError::Resize {
+            width: image.width,
+            height: image.height,
+            cause: error.to_string(),
+        };
         let from = ImageRef::new(image.width, image.height, &memory.decoded, pixels)
             .map_err(|error| failed(&error))?;
         let mut into = Image::from_slice_u8(self.width, self.height, &mut memory.resized, pixels)
@@ -221,9 +226,9 @@ fn factors(features: &ImageFeatures, channels: usize) -> Result<Vec<(f32, f32)>,
                 "expected {channels} numbers, one per channel; found {}",
                 values.len()
             );
-            Err(invalid(key, problem))
+            Err(DataError::schema(key, problem))
         }
-        Some(values) if values.iter().any(|value| !value.is_finite()) => Err(invalid(
+        Some(values) if values.iter().any(|value| !value.is_finite()) => Err(DataError::schema(
             key,
             format!("{values:?} contains a number that is not finite"),
         )),
@@ -232,7 +237,7 @@ fn factors(features: &ImageFeatures, channels: usize) -> Result<Vec<(f32, f32)>,
     let mean = of("features.mean", &features.mean, 0.0)?;
     let std = of("features.std", &features.std, 1.0)?;
     if let Some(zero) = std.iter().find(|value| !value.is_normal()) {
-        return Err(invalid(
+        return Err(DataError::schema(
             "features.std",
             format!("invalid divisor {zero}: expected a finite number other than 0"),
         ));

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use ronde_core::{DataSignature, NameList};
+use ronde_core::DataSignature;
 
+use super::error::DecodeError;
+use super::fields::{field, of_kind};
 use super::numbers::NumberDecoder;
-use super::{Features, Schema, field, invalid};
+use super::schema::{Features, Schema};
 use crate::dataset::{CLASSES_MAX, Targets};
 use crate::error::DataError;
 use crate::format::{Record, Value};
@@ -46,12 +48,17 @@ impl LabelDecoder {
                 return Ok(Self::Tokens { vocabulary });
             }
             (Features::Tokens(_), Some(_)) => {
-                return Err(invalid(
+                return Err(DataError::schema(
                     "label",
                     "remove the label: the target of a token is the next one",
                 ));
             }
-            (_, None) => return Err(invalid("label", "missing; it defines the targets")),
+            (_, None) => {
+                return Err(DataError::schema(
+                    "label",
+                    "missing; it defines the targets",
+                ));
+            }
             (_, Some(label)) => label,
         };
         let mut fields = label.field.names("label.field")?;
@@ -62,7 +69,7 @@ impl LabelDecoder {
                 if !(1..=CLASSES_MAX).contains(&classes) {
                     let problem =
                         format!("invalid number of classes {classes}: expected 1 to {CLASSES_MAX}");
-                    return Err(invalid("label.classes", problem));
+                    return Err(DataError::schema("label.classes", problem));
                 }
                 let first = label.first;
                 Ok(Self::Number {
@@ -77,16 +84,16 @@ impl LabelDecoder {
                 if !(1..=CLASSES_MAX).contains(&count) {
                     let problem =
                         format!("invalid number of values {count}: expected 1 to {CLASSES_MAX}");
-                    return Err(invalid("label.values", problem));
+                    return Err(DataError::schema("label.values", problem));
                 }
                 let numbers = NumberDecoder::new("label", &label.field, label.scale)?;
                 Ok(Self::Values { numbers, count })
             }
-            (_, _, None) if !is_one => Err(invalid(
+            (_, _, None) if !is_one => Err(DataError::schema(
                 "label.field",
                 "a class label needs exactly one field",
             )),
-            _ => Err(invalid(
+            _ => Err(DataError::schema(
                 "label",
                 "set exactly one of `classes` (a number in the field), `names` (a name in the field) and `values`",
             )),
@@ -137,7 +144,11 @@ impl LabelDecoder {
         }
     }
 
-    pub(super) fn decode(&self, record: &Record<'_>, targets: &mut [u32]) -> Result<(), String> {
+    pub(super) fn decode(
+        &self,
+        record: &Record<'_>,
+        targets: &mut [u32],
+    ) -> Result<(), DecodeError> {
         match self {
             Self::Number {
                 field: name,
@@ -153,19 +164,17 @@ impl LabelDecoder {
                     .ok_or_else(|| out_of_range((name, number), (*first, *classes), *has_keys))?;
             }
             Self::Name { field: name, names } => {
-                let Value::Bytes(text) = field(record, name)? else {
-                    return Err(format!("field `{name}` does not hold the name of a class"));
+                let text = match field(record, name)? {
+                    Value::Bytes(text) => text,
+                    other => return Err(of_kind(name, other.kind(), "the name of a class")),
                 };
                 let text = String::from_utf8_lossy(text);
                 let class = names.numbers.get(&*standard_name(&text));
-                let shown: String = text.chars().take(40).collect();
-                let unknown = || {
-                    format!(
-                        "field `{name}` holds {shown:?}, which is not in label.names: {}",
-                        NameList(&names.list)
-                    )
-                };
-                targets[0] = *class.ok_or_else(unknown)?;
+                targets[0] = *class.ok_or_else(|| DecodeError::ClassName {
+                    field: name.clone(),
+                    name: text.chars().take(40).collect(),
+                    names: names.list.clone(),
+                })?;
             }
             Self::Values { numbers, .. } => {
                 let mut values = vec![0.0; targets.len()];
@@ -185,18 +194,15 @@ fn out_of_range(
     (name, number): (&str, i64),
     (first, classes): (i64, u32),
     has_keys: bool,
-) -> String {
+) -> DecodeError {
     let end = first.saturating_add(i64::from(classes));
-    let last = end - 1;
-    let mut text =
-        format!("field `{name}` holds class {number}, but classes are {first} to {last}");
     let start = match number {
-        1.. if number == end && first == 0 => 1,
-        number if number.checked_add(1) == Some(first) => number,
-        _ => return text,
+        1.. if number == end && first == 0 => Some(1),
+        number if number.checked_add(1) == Some(first) => Some(number),
+        _ => None,
     };
     let more = u64::from(classes) + 1;
-    text.push_str(&match has_keys {
+    let advice = |start| match has_keys {
         true => format!(
             "; if the numbers begin at {start}, set `first = {start}` in data.label; if there are {more} classes, set \
              `classes = {more}`"
@@ -205,29 +211,34 @@ fn out_of_range(
             "; if the numbers begin at {start}, read the file with `source = \"records\"`, where data.label has the key \
              `first = {start}`; if there are {more} classes, set `data.classes = {more}`"
         ),
-    });
-    text
+    };
+    DecodeError::Class {
+        field: name.to_owned(),
+        class: number,
+        first,
+        last: end - 1,
+        advice: start.map(advice).unwrap_or_default(),
+    }
 }
 
 fn by_name(field: String, names: &[String]) -> Result<LabelDecoder, DataError> {
-    let refused = |problem: String| invalid("label.names", problem);
+    let refused = |problem: &dyn std::fmt::Display| DataError::schema("label.names", problem);
     match names.len() {
-        0 => return Err(refused("the list is empty".to_owned())),
+        0 => return Err(refused(&"the list is empty")),
         count if count > CLASSES_MAX as usize => {
-            return Err(refused(format!(
-                "{count} names; the limit is {CLASSES_MAX}"
-            )));
+            let problem = format!("{count} names; the limit is {CLASSES_MAX}");
+            return Err(refused(&problem));
         }
         _ => {}
     }
     let list = standard_names(names);
-    let numbers = positions(&list).map_err(refused)?;
+    let numbers = positions(&list).map_err(|error| refused(&error))?;
     let names = ClassNames { list, numbers };
     Ok(LabelDecoder::Name { field, names })
 }
 
 /// Parses the integer in a field, which may be text.
-fn number(name: &str, value: &Value<'_>) -> Result<i64, String> {
+fn number(name: &str, value: &Value<'_>) -> Result<i64, DecodeError> {
     let number = match value {
         Value::Numbers { dtype, bytes } if bytes.len() == dtype.bytes() => dtype.integer(bytes, 0),
         Value::Bytes(text) => std::str::from_utf8(text).ok().and_then(|text| {
@@ -239,14 +250,14 @@ fn number(name: &str, value: &Value<'_>) -> Result<i64, String> {
         }),
         _ => None,
     };
-    number.ok_or_else(|| match value {
-        Value::Bytes(text) => {
-            let shown = String::from_utf8_lossy(&text[..text.len().min(40)]);
-            format!("field `{name}` holds {shown:?}, not the number of a class")
-        }
-        other => format!(
-            "field `{name}` holds {}, not the number of a class",
-            other.kind()
-        ),
+    number.ok_or_else(|| {
+        let found = match value {
+            Value::Bytes(text) => {
+                let shown = String::from_utf8_lossy(&text[..text.len().min(40)]);
+                format!("{shown:?}")
+            }
+            other => other.kind(),
+        };
+        of_kind(name, found, "the number of a class")
     })
 }

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::{Fields, RawFeatures, TokenFeatures, field, invalid, one_of};
+use super::error::DecodeError;
+use super::fields::{field, of_kind, one_of};
+use super::schema::{Fields, RawFeatures, TokenFeatures};
 use crate::dataset::CLASSES_MAX;
 use crate::error::DataError;
 use crate::format::{NumberType, Record, Value};
@@ -10,7 +12,7 @@ use crate::format::{NumberType, Record, Value};
 /// Checks a divisor, and returns it unless it is 1.
 pub(crate) fn check_divisor(key: &str, scale: Option<f32>) -> Result<Option<f32>, DataError> {
     match scale {
-        Some(scale) if !scale.is_normal() => Err(invalid(
+        Some(scale) if !scale.is_normal() => Err(DataError::schema(
             key,
             format!("invalid divisor {scale}: expected a finite number other than 0"),
         )),
@@ -44,7 +46,7 @@ impl NumberDecoder {
     }
 
     /// Fills `out` with the numbers, which must all be finite.
-    pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), String> {
+    pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), DecodeError> {
         let (elements, mut filled) = (out.len(), 0);
         // With many columns, each is usually right after the previous one.
         let mut position = 0;
@@ -61,7 +63,7 @@ impl NumberDecoder {
                 }
             };
             position += 1;
-            let many = || format!("the fields hold more than the {elements} numbers of the shape");
+            let many = || DecodeError::TooManyNumbers { elements };
             let rest = &mut out[filled..];
             filled += match value {
                 Value::Numbers { dtype, bytes } => {
@@ -84,27 +86,26 @@ impl NumberDecoder {
             };
         }
         if filled != elements {
-            return Err(format!(
-                "the fields hold {filled} numbers, but the shape has {elements}"
-            ));
+            let numbers = filled;
+            return Err(DecodeError::TooFewNumbers { numbers, elements });
         }
         finish(out, self.scale)
     }
 }
 
-fn parse(name: &str, text: &[u8]) -> Result<f32, String> {
+fn parse(name: &str, text: &[u8]) -> Result<f32, DecodeError> {
     let number = std::str::from_utf8(text)
         .ok()
         .and_then(|text| text.trim().parse().ok())
         .filter(|number: &f32| number.is_finite());
-    number.ok_or_else(|| {
-        let shown: String = String::from_utf8_lossy(&text[..text.len().min(32)]).into();
-        format!("field `{name}` holds {shown:?}, which is not a finite number")
+    number.ok_or_else(|| DecodeError::NumberText {
+        field: name.to_owned(),
+        text: String::from_utf8_lossy(&text[..text.len().min(32)]).into(),
     })
 }
 
 /// Divides the numbers and refuses any that is not finite.
-fn finish(out: &mut [f32], scale: Option<f32>) -> Result<(), String> {
+fn finish(out: &mut [f32], scale: Option<f32>) -> Result<(), DecodeError> {
     if let Some(scale) = scale {
         out.iter_mut().for_each(|value| *value /= scale);
     }
@@ -113,8 +114,9 @@ fn finish(out: &mut [f32], scale: Option<f32>) -> Result<(), String> {
     match is_finite {
         true => Ok(()),
         false => {
-            let at = out.iter().position(|value| !value.is_finite());
-            Err(format!("number {} is not finite", at.unwrap_or_default()))
+            let position = out.iter().position(|value| !value.is_finite());
+            let position = position.unwrap_or_default();
+            Err(DecodeError::NotFinite { position })
         }
     }
 }
@@ -166,7 +168,7 @@ impl RawDecoder {
         self.scale
     }
 
-    pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), String> {
+    pub(super) fn decode(&self, record: &Record<'_>, out: &mut [f32]) -> Result<(), DecodeError> {
         let bytes = one_of(record, &self.field)?;
         let (dtype, bytes) = match self.dtype {
             Some(dtype) => (dtype, Cow::Borrowed(bytes)),
@@ -174,13 +176,13 @@ impl RawDecoder {
         };
         let expected = out.len() * dtype.bytes();
         if bytes.len() != expected {
-            return Err(format!(
-                "field `{}` holds {} bytes, but the shape has {} numbers ({}) of {expected} bytes",
-                self.field,
-                bytes.len(),
-                out.len(),
-                dtype.name()
-            ));
+            return Err(DecodeError::RawBytes {
+                field: self.field.clone(),
+                bytes: bytes.len(),
+                numbers: out.len(),
+                dtype: dtype.name(),
+                expected,
+            });
         }
         convert(dtype, &bytes, out);
         finish(out, self.scale)
@@ -202,7 +204,7 @@ impl TokenDecoder {
         if !(1..=CLASSES_MAX).contains(&vocabulary) {
             let problem =
                 format!("invalid vocabulary of {vocabulary} tokens: expected 1 to {CLASSES_MAX}");
-            return Err(invalid("features.vocabulary", problem));
+            return Err(DataError::schema("features.vocabulary", problem));
         }
         Ok(Self {
             field: features.field.clone(),
@@ -216,16 +218,18 @@ impl TokenDecoder {
         record: &Record<'_>,
         out: &mut [f32],
         targets: &mut [u32],
-    ) -> Result<(), String> {
-        let Value::Numbers { dtype, bytes } = field(record, &self.field)? else {
-            return Err(format!("field `{}` does not hold numbers", self.field));
+    ) -> Result<(), DecodeError> {
+        let (dtype, bytes) = match field(record, &self.field)? {
+            Value::Numbers { dtype, bytes } => (dtype, bytes),
+            other => return Err(of_kind(&self.field, other.kind(), "numbers")),
         };
         let count = bytes.len() / dtype.bytes();
         if count != self.context + 1 {
-            return Err(format!(
-                "field `{}` holds {count} tokens; expected {} and the next one",
-                self.field, self.context
-            ));
+            return Err(DecodeError::TokenCount {
+                field: self.field.clone(),
+                tokens: count,
+                context: self.context,
+            });
         }
         let mut before = None;
         for at in 0..count {
@@ -233,12 +237,10 @@ impl TokenDecoder {
             let token = token
                 .and_then(|token| u32::try_from(token).ok())
                 .filter(|&token| token < self.vocabulary)
-                .ok_or_else(|| {
-                    let shown = dtype.float(bytes, at).unwrap_or_default();
-                    format!(
-                        "token {shown} at position {at}, but the vocabulary has {} tokens",
-                        self.vocabulary
-                    )
+                .ok_or_else(|| DecodeError::Token {
+                    token: dtype.float(bytes, at).unwrap_or_default(),
+                    position: at,
+                    vocabulary: self.vocabulary,
                 })?;
             if let Some(before) = before {
                 (out[at - 1], targets[at - 1]) = (before as f32, token);

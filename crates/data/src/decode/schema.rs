@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::invalid;
 use crate::error::DataError;
 use crate::format::NumberType;
 
@@ -149,7 +148,7 @@ impl TokenFeatures {
     pub(super) fn required_vocabulary(&self) -> Result<u32, DataError> {
         let missing = "missing; set the number of different tokens";
         self.vocabulary
-            .ok_or_else(|| invalid("features.vocabulary", missing))
+            .ok_or_else(|| DataError::schema("features.vocabulary", missing))
     }
 }
 
@@ -217,7 +216,7 @@ impl Fields {
             Self::One(name) => std::slice::from_ref(name),
             Self::Several(names) => names,
         };
-        let too_many = || invalid(key, format!("more than {FIELDS_MAX} fields"));
+        let too_many = || DataError::schema(key, format!("more than {FIELDS_MAX} fields"));
         let mut names = Vec::new();
         for name in given {
             match columns(name) {
@@ -229,7 +228,7 @@ impl Fields {
             }
         }
         match names.len() {
-            0 => Err(invalid(key, "the list of fields is empty")),
+            0 => Err(DataError::schema(key, "the list of fields is empty")),
             1..=FIELDS_MAX => Ok(names),
             _ => Err(too_many()),
         }

@@ -1,7 +1,7 @@
 //! Features and labels of every kind, and invalid schemas.
 
 use super::*;
-use crate::format::NumberType;
+use crate::format::{NumberType, Value};
 
 fn features(text: &str) -> Result<Features, String> {
     toml_like(text)
@@ -36,14 +36,16 @@ fn decode(schema: &Schema, record: &Record<'_>) -> Result<(Vec<f32>, Vec<u32>), 
         RecordDecoder::new(schema, SampleUse::Train, 1).map_err(|error| error.to_string())?;
     let mut out = vec![0.0; decoder.sample_shape().iter().product()];
     let mut targets = vec![9; decoder.targets_per_sample()];
-    decoder.decode(
-        record,
-        0,
-        0,
-        &mut DecodeScratch::new(),
-        &mut out,
-        &mut targets,
-    )?;
+    decoder
+        .decode(
+            record,
+            0,
+            0,
+            &mut DecodeScratch::new(),
+            &mut out,
+            &mut targets,
+        )
+        .map_err(|error| error.to_string())?;
     Ok((out, targets))
 }
 

@@ -59,7 +59,7 @@ impl RatingsConfig {
     pub(crate) fn counts(&self) -> Result<SplitSizes, DataError> {
         let refused = |key: &str, problem: String| {
             let key = key.to_owned();
-            Err(DataError::Schema { key, problem })
+            Err(DataError::schema(key, problem))
         };
         for (key, count, most) in [
             ("users", self.users, ROWS_MAX),

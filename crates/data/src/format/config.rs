@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ronde_core::InvalidValue;
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -73,13 +74,13 @@ impl fmt::Display for FormatKind {
 }
 
 impl std::str::FromStr for FormatKind {
-    type Err = String;
+    type Err = InvalidValue;
 
-    fn from_str(name: &str) -> Result<Self, String> {
+    fn from_str(name: &str) -> Result<Self, InvalidValue> {
         let found = KINDS.into_iter().find(|kind| kind.to_string() == name);
         found.ok_or_else(|| {
             let names = KINDS.map(|kind| kind.to_string()).join(", ");
-            format!("invalid format `{name}`: expected one of {names}")
+            InvalidValue::new("format", name, format!("one of {names}"))
         })
     }
 }
@@ -197,10 +198,7 @@ impl FormatTable {
 }
 
 fn invalid(problem: String) -> DataError {
-    DataError::Schema {
-        key: "format".to_owned(),
-        problem,
-    }
+    DataError::schema("format", problem)
 }
 
 impl FormatConfig {
@@ -316,10 +314,10 @@ impl FormatConfig {
             let tokens = tokenization.tokenizer.tokens();
             let vocabulary = *features.vocabulary.get_or_insert(tokens);
             if vocabulary < tokens {
-                return Err(DataError::Schema {
-                    key: "features.vocabulary".to_owned(),
-                    problem: format!("{vocabulary} is less than the tokenizer's {tokens} tokens"),
-                });
+                return Err(DataError::schema(
+                    "features.vocabulary",
+                    format_args!("{vocabulary} is less than the tokenizer's {tokens} tokens"),
+                ));
             }
         }
         let format = TokenizedText::new(tokenization.dtype(), context, tokenization.identity())?;
@@ -479,6 +477,7 @@ mod tests {
             "tape"
                 .parse::<FormatKind>()
                 .unwrap_err()
+                .to_string()
                 .contains("webdataset")
         );
     }

@@ -20,13 +20,12 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::sync::Arc;
 
-use heading::Heading;
+use heading::{Heading, HeadingError};
 use lines::{LineSplitter, SplitOutcome};
-use ronde_core::NameList;
 use ronde_store::StoredObject;
 
 use super::object::{ObjectReader, is_gzip, unpack};
-use super::tfrecord::changed;
+use super::record_file::changed;
 use super::{
     BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
     ScanItem, SharedBytes, Value,
@@ -95,7 +94,7 @@ impl CsvLines {
     }
 
     /// Returns the names of the columns of a table whose heading has these names.
-    fn table_names(&self, heading: &Heading) -> Result<Vec<String>, String> {
+    fn table_names(&self, heading: &Heading) -> Result<Vec<String>, HeadingError> {
         let names = standard_names(&heading.names);
         let is_named = heading.has_names && positions(&names).is_ok();
         if self.order.is_empty() || !is_named {
@@ -104,12 +103,9 @@ impl CsvLines {
         let order = positions(&self.order)?;
         let position = |name: &String| order.get(name).map(|&column| column as usize);
         let columns: Option<Vec<usize>> = names.iter().map(position).collect();
-        let columns = columns.ok_or_else(|| {
-            format!(
-                "its columns {} are not those of the training file, {}",
-                NameList(&names),
-                NameList(&self.order)
-            )
+        let columns = columns.ok_or_else(|| HeadingError::OtherColumns {
+            columns: names,
+            training: self.order.to_vec(),
         })?;
         Ok(columns.into_iter().map(column_name).collect())
     }
@@ -156,10 +152,7 @@ impl Format for CsvLines {
         if self.columns.is_some() && !heading.names.is_empty() {
             heading.names = self
                 .table_names(&heading)
-                .map_err(|problem| DataError::Format {
-                    file: file.location().to_owned(),
-                    problem,
-                })?;
+                .map_err(|problem| DataError::format(file.location(), problem))?;
         }
         let (columns, names) = match &*self.selection {
             FieldSelection::All => ((0..heading.names.len()).collect(), heading.names.clone()),
@@ -257,7 +250,7 @@ impl RecordFile for CsvFile {
         lines.fill(bytes, &self.columns, self.heading.names.len());
         if lines.records != extent.records {
             let problem = format!("expected {} lines, found {}", extent.records, lines.records);
-            return Err(changed(file, extent, &problem));
+            return Err(changed(file, extent, problem));
         }
         Ok(Box::new(lines))
     }
@@ -301,12 +294,12 @@ impl CsvRecords {
 impl Records for CsvRecords {
     fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
         if number >= self.records {
-            return Err(DataError::Record(BadRecord {
-                file: self.file.clone(),
-                offset: self.start,
-                record: None,
-                problem: format!("the extent has no line {number}"),
-            }));
+            return Err(DataError::Record(BadRecord::new(
+                self.file.clone(),
+                self.start,
+                None,
+                format_args!("the extent has no line {number}"),
+            )));
         }
         let first = number as usize * self.names.len();
         let mut start = first.checked_sub(1).map_or(0, |before| self.ends[before]) as usize;

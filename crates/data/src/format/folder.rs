@@ -52,9 +52,11 @@ impl ImageFolder {
     /// The name of such folders.
     pub fn check_names(&self) -> Result<(), DataError> {
         let distinct = positions(&self.class_names());
-        distinct.map(drop).map_err(|problem| DataError::Schema {
-            key: "train".to_owned(),
-            problem: format!("the folders of two classes have one name: {problem}"),
+        distinct.map(drop).map_err(|problem| {
+            DataError::schema(
+                "train",
+                format_args!("the folders of two classes have one name: {problem}"),
+            )
         })
     }
 
@@ -95,15 +97,11 @@ impl Format for ImageFolder {
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
-        let refused = |problem: String| DataError::Format {
-            file: file.location().to_owned(),
-            problem,
-        };
-        let name = folder_of(file.location()).ok_or_else(|| {
-            refused("the image is not in a folder that names its class".to_owned())
-        })?;
+        let refused = |problem: &dyn std::fmt::Display| DataError::format(file.location(), problem);
+        let name = folder_of(file.location())
+            .ok_or_else(|| refused(&"the image is not in a folder that names its class"))?;
         let class = self.class_of(name).ok_or_else(|| {
-            refused(format!(
+            refused(&format_args!(
                 "the folder {name:?} is not one of the {} training classes: {}",
                 self.classes.len(),
                 NameList(&self.class_names())

@@ -38,12 +38,12 @@ pub(crate) fn failed(file: &str, offset: u64, error: io::Error) -> DataError {
     let cause = error.to_string();
     match error.downcast::<StoreError>() {
         Ok(error) => DataError::Store(error),
-        Err(_) => DataError::Record(BadRecord {
-            file: file.to_owned(),
+        Err(_) => DataError::Record(BadRecord::new(
+            file,
             offset,
-            record: None,
-            problem: format!("cannot decompress: {cause}"),
-        }),
+            None,
+            format_args!("cannot decompress: {cause}"),
+        )),
     }
 }
 
@@ -59,14 +59,12 @@ pub(crate) fn unpack(file: &str, packed: &[u8], bytes_max: u64) -> Result<Vec<u8
     let read = decoder.read_to_end(&mut bytes);
     read.map_err(|error| failed(file, bytes.len() as u64, error))?;
     if bytes.len() as u64 > bytes_max {
-        return Err(DataError::Record(BadRecord {
-            file: file.to_owned(),
-            offset: bytes_max,
-            record: None,
-            problem: format!(
-                "its unpacked contents exceed {bytes_max} bytes; make its shards smaller"
-            ),
-        }));
+        return Err(DataError::Record(BadRecord::new(
+            file,
+            bytes_max,
+            None,
+            format_args!("its unpacked contents exceed {bytes_max} bytes; make its shards smaller"),
+        )));
     }
     Ok(bytes)
 }

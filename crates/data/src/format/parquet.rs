@@ -15,6 +15,7 @@
 
 mod column;
 mod column_type;
+mod error;
 mod footer;
 mod group;
 
@@ -23,14 +24,15 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use column_type::ColumnType;
+use error::{TableError, caught};
 use footer::footer;
-use group::RowGroup;
+use group::{RowGroup, TableSchema};
 use parquet::basic::Compression;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use ronde_store::StoredObject;
 
 use super::content::ContentHasher;
-use super::tfrecord::changed;
+use super::record_file::changed;
 use super::{
     EXTENT_BYTES_MAX, Extent, FieldSelection, Format, RECORD_BYTES_MAX, RecordFile, Records,
     ScanItem, SharedBytes,
@@ -53,13 +55,6 @@ impl Parquet {
     }
 }
 
-fn refused(file: &dyn StoredObject, problem: impl Into<String>) -> DataError {
-    DataError::Format {
-        file: file.location().to_owned(),
-        problem: problem.into(),
-    }
-}
-
 impl Format for Parquet {
     fn identity(&self) -> String {
         // The content hash covers the requested columns.
@@ -72,19 +67,23 @@ impl Format for Parquet {
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
         let footer = footer(&*file)?;
         let metadata = caught(|| ParquetMetaDataReader::decode_metadata(&footer));
-        let metadata = metadata
-            .map_err(|problem| refused(&*file, format!("the footer is damaged: {problem}")))?;
+        let metadata = metadata.map_err(|problem| {
+            DataError::format(file.location(), format!("the footer is damaged: {problem}"))
+        })?;
         let names = names(&metadata);
         let columns = self
             .columns(&metadata, &names)
-            .map_err(|problem| refused(&*file, problem))?;
+            .map_err(|problem| DataError::format(file.location(), problem))?;
         let mut groups = BTreeMap::new();
         for (number, group) in metadata.row_groups().iter().enumerate() {
             if group.num_rows() > 0 {
                 let extent = check_group(group, &names, &columns)
                     .and_then(|()| extent(group, file.bytes()))
                     .map_err(|problem| {
-                        refused(&*file, format!("cannot read row group {number}: {problem}"))
+                        DataError::format(
+                            file.location(),
+                            format!("cannot read row group {number}: {problem}"),
+                        )
                     })?;
                 groups.insert(extent.start, (number, extent));
             }
@@ -104,7 +103,11 @@ impl Format for Parquet {
 
 impl Parquet {
     /// Returns the requested columns. If all are requested, those of unsupported types are left out.
-    fn columns(&self, metadata: &ParquetMetaData, names: &[String]) -> Result<Vec<usize>, String> {
+    fn columns(
+        &self,
+        metadata: &ParquetMetaData,
+        names: &[String],
+    ) -> Result<Vec<usize>, TableError> {
         let schema = metadata.file_metadata().schema_descr();
         let mut columns = Vec::new();
         for (column, name) in names.iter().enumerate() {
@@ -114,10 +117,15 @@ impl Parquet {
             match (ColumnType::of(schema, column), &*self.wanted) {
                 (Ok(_), _) => columns.push(column),
                 (Err(_), FieldSelection::All) => {}
-                (Err(problem), _) => return Err(format!("cannot read column {name:?}: {problem}")),
+                (Err(cause), _) => {
+                    return Err(TableError::Column {
+                        name: name.clone(),
+                        cause: Box::new(cause),
+                    });
+                }
             }
             if names[..column].contains(name) {
-                return Err(format!("two columns have the name {name:?}"));
+                return Err(TableError::SameName { name: name.clone() });
             }
         }
         Ok(columns)
@@ -129,43 +137,30 @@ fn check_group(
     group: &RowGroupMetaData,
     names: &[String],
     columns: &[usize],
-) -> Result<(), String> {
+) -> Result<(), TableError> {
     let mut bytes = 0_u64;
     for &column in columns {
         let compression = group.column(column).compression();
         if matches!(compression, Compression::BROTLI(_) | Compression::LZO) {
-            let name = match compression {
+            let compression = match compression {
                 Compression::LZO => "LZO",
                 _ => "brotli",
             };
-            return Err(format!(
-                "column {:?} is compressed by {name}, which is not supported: use zstd, snappy, gzip or lz4",
-                names[column],
-            ));
+            return Err(TableError::Compression {
+                name: names[column].clone(),
+                compression,
+            });
         }
         bytes = bytes.saturating_add(uncompressed(group, column));
     }
     match bytes <= RECORD_BYTES_MAX {
         true => Ok(()),
-        false => Err(format!(
-            "it has {bytes} bytes in the requested columns, which are decoded at once; the limit is \
-             {RECORD_BYTES_MAX}: write smaller row groups"
-        )),
+        false => Err(TableError::GroupBytes { bytes }),
     }
 }
 
 fn uncompressed(group: &RowGroupMetaData, column: usize) -> u64 {
     u64::try_from(group.column(column).uncompressed_size()).unwrap_or(u64::MAX)
-}
-
-/// Runs code that parses untrusted bytes; a panic in it is reported as a problem of these bytes.
-pub(super) fn caught<T>(
-    run: impl FnOnce() -> Result<T, parquet::errors::ParquetError>,
-) -> Result<T, String> {
-    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)) {
-        Ok(result) => result.map_err(|error| error.to_string()),
-        Err(_) => Err("the decoder panicked on damaged bytes".to_owned()),
-    }
 }
 
 /// Returns the names of all columns: their paths without the levels that the format inserts into lists.
@@ -196,21 +191,19 @@ fn names(metadata: &ParquetMetaData) -> Vec<String> {
 }
 
 /// Returns the extent of all columns of a row group.
-fn extent(group: &RowGroupMetaData, file_bytes: u64) -> Result<Extent, String> {
+fn extent(group: &RowGroupMetaData, file_bytes: u64) -> Result<Extent, TableError> {
     let (mut start, mut end) = (u64::MAX, 0);
     for number in 0..group.num_columns() {
         let range = range(group, number)?;
         start = start.min(range.start);
         end = end.max(range.end);
     }
-    let records = u32::try_from(group.num_rows()).map_err(|_| "it has too many rows")?;
+    let records = u32::try_from(group.num_rows()).map_err(|_| TableError::TooManyRows)?;
     let bytes = end.saturating_sub(start);
     match bytes {
-        0 => Err("it has no columns".to_owned()),
-        _ if end > file_bytes => Err("it exceeds the end of the file".to_owned()),
-        bytes if bytes > EXTENT_BYTES_MAX => Err(format!(
-            "it has {bytes} bytes; the limit is {EXTENT_BYTES_MAX}"
-        )),
+        0 => Err(TableError::NoColumns),
+        _ if end > file_bytes => Err(TableError::BeyondFile),
+        bytes if bytes > EXTENT_BYTES_MAX => Err(TableError::ExtentBytes { bytes }),
         bytes => Ok(Extent {
             start,
             bytes,
@@ -220,20 +213,11 @@ fn extent(group: &RowGroupMetaData, file_bytes: u64) -> Result<Extent, String> {
 }
 
 /// Returns the byte range of a column in a row group.
-fn range(group: &RowGroupMetaData, column: usize) -> Result<Range<u64>, String> {
+fn range(group: &RowGroupMetaData, column: usize) -> Result<Range<u64>, TableError> {
     // `byte_range` panics on negative numbers.
     let (start, length) = caught(|| Ok(group.column(column).byte_range()))?;
-    let end = start
-        .checked_add(length)
-        .ok_or("the end of a column overflows")?;
+    let end = start.checked_add(length).ok_or(TableError::ColumnEnd)?;
     Ok(start..end)
-}
-
-/// The contents of a footer and the requested columns.
-pub(super) struct TableSchema {
-    pub(super) metadata: ParquetMetaData,
-    pub(super) names: Vec<String>,
-    pub(super) columns: Vec<usize>,
 }
 
 struct ParquetFile {
@@ -311,11 +295,8 @@ impl RecordFile for ParquetFile {
             *number,
             column_ranges.into_iter().zip(pieces).collect(),
         );
-        Ok(Box::new(group.map_err(|problem| super::BadRecord {
-            file: location.to_owned(),
-            offset: extent.start,
-            record: None,
-            problem,
+        Ok(Box::new(group.map_err(|problem| {
+            super::BadRecord::new(location, extent.start, None, problem)
         })?))
     }
 }

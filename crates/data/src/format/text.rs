@@ -38,11 +38,11 @@ impl Format for TokenizedText {
     }
 
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
-        let footer = TokenFileFooter::read(&*file).ok_or_else(|| DataError::Format {
-            file: file.location().to_owned(),
-            problem:
-                "the stored tokens are damaged; remove the file, and the text is tokenized again"
-                    .to_owned(),
+        let footer = TokenFileFooter::read(&*file).ok_or_else(|| {
+            DataError::format(
+                file.location(),
+                "the stored tokens are damaged; remove the file, and the text is tokenized again",
+            )
         })?;
         Ok(Box::new(TextFile {
             tokens: TokenFile::new(file, self.tokens.clone()),

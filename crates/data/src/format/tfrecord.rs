@@ -17,12 +17,15 @@ mod frames;
 mod scan;
 pub mod write;
 
+use std::fmt;
 use std::sync::Arc;
 
+use example::ExampleError;
 use frames::{NextFrame, RecordFrame, next};
 use ronde_store::StoredObject;
 
 use super::object::{is_gzip, unpack};
+use super::record_file::changed;
 use super::{
     BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
     ScanItem, SharedBytes,
@@ -57,12 +60,11 @@ impl Format for TfRecord {
         let mut head = vec![0; file.bytes().min(frames::HEADER_BYTES as u64) as usize];
         file.read_at(0, &mut head)?;
         if is_zlib(&head) {
-            return Err(DataError::Format {
-                file: file.location().to_owned(),
-                problem: "compression by zlib is not supported: write the file with \
-                          compression_type=\"GZIP\" or without compression"
-                    .to_owned(),
-            });
+            return Err(DataError::format(
+                file.location(),
+                "compression by zlib is not supported: write the file with \
+                 compression_type=\"GZIP\" or without compression",
+            ));
         }
         Ok(Box::new(TfRecordFile {
             file,
@@ -137,11 +139,8 @@ impl RecordFile for TfRecordFile {
             offset += frame.bytes();
         }
         if frames.len() as u64 != u64::from(extent.records) {
-            return Err(changed(
-                file,
-                extent,
-                &format!("{} records instead of {}", frames.len(), extent.records),
-            ));
+            let problem = format_args!("{} records instead of {}", frames.len(), extent.records);
+            return Err(changed(file, extent, problem));
         }
         Ok(Box::new(TfRecords {
             start: if is_packed { 0 } else { extent.start },
@@ -151,16 +150,6 @@ impl RecordFile for TfRecordFile {
             frames,
         }))
     }
-}
-
-/// Returns the error for bytes that differ from those that were scanned.
-pub(super) fn changed(file: &str, extent: &Extent, problem: &str) -> DataError {
-    DataError::Record(BadRecord {
-        file: file.to_owned(),
-        offset: extent.start,
-        record: None,
-        problem: format!("the file changed after it was scanned: {problem}"),
-    })
 }
 
 struct TfRecords {
@@ -174,22 +163,22 @@ struct TfRecords {
 
 impl Records for TfRecords {
     fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
-        let bad = |offset: usize, problem: String| {
-            DataError::Record(BadRecord {
-                file: self.location.clone(),
-                offset: self.start + offset as u64,
-                record: None,
+        let bad = |offset: usize, problem: &dyn fmt::Display| {
+            BadRecord::new(
+                self.location.clone(),
+                self.start + offset as u64,
+                None,
                 problem,
-            })
+            )
         };
         let Some((offset, frame, is_sound)) = self.frames.get(number as usize) else {
-            return Err(bad(0, format!("the extent has no record {number}")));
+            return Err(bad(0, &format_args!("the extent has no record {number}")).into());
         };
         let data = &self.piece.as_ref()[offset + frame.data.start..offset + frame.data.end];
         if !is_sound {
-            return Err(bad(*offset, frames::WRONG_DATA.to_owned()));
+            return Err(bad(*offset, &ExampleError::Checksum).into());
         }
-        example::record(data, &self.wanted).map_err(|problem| bad(*offset, problem))
+        Ok(example::record(data, &self.wanted).map_err(|problem| bad(*offset, &problem))?)
     }
 }
 

@@ -32,10 +32,7 @@ impl Tokens {
     /// # Errors
     /// Returns an error if `dtype` is not an unsigned integer of 1, 2 or 4 bytes, or if `context` is out of range.
     pub fn new(dtype: NumberType, context: usize) -> Result<Self, DataError> {
-        let invalid = |key: &str, problem: String| DataError::Schema {
-            key: key.to_owned(),
-            problem,
-        };
+        let invalid = |key: &str, problem: String| DataError::schema(key, problem);
         if !matches!(dtype, NumberType::U8 | NumberType::U16 | NumberType::U32) {
             let problem = format!(
                 "invalid token type `{}`: tokens are u8, u16 or u32",
@@ -93,10 +90,10 @@ impl RecordFile for TokenFile {
         let width = self.format.dtype.bytes() as u64;
         let bytes = self.file.bytes();
         if !bytes.is_multiple_of(width) {
-            return Err(DataError::Format {
-                file: self.file.location().to_owned(),
-                problem: format!("{bytes} bytes are not a whole number of {width}-byte tokens"),
-            });
+            return Err(DataError::format(
+                self.file.location(),
+                format_args!("{bytes} bytes are not a whole number of {width}-byte tokens"),
+            ));
         }
         let mut hasher = ContentHasher::new(&*self.file, "ronde token content, version 2");
         hasher.add_range(0..bytes, found)?;
@@ -117,7 +114,7 @@ impl RecordFile for TokenFile {
                 context: self.format.context,
                 piece,
             })),
-            None => Err(super::tfrecord::changed(
+            None => Err(super::record_file::changed(
                 self.file.location(),
                 extent,
                 "an unexpected number of bytes was passed",
@@ -140,9 +137,11 @@ impl Records for TokenRecords {
             .piece
             .as_ref()
             .get(start..start + (self.context + 1) * width);
-        let bytes = bytes.ok_or_else(|| DataError::Format {
-            file: "a token file".to_owned(),
-            problem: format!("the extent has no record {number}"),
+        let bytes = bytes.ok_or_else(|| {
+            DataError::format(
+                "a token file",
+                format_args!("the extent has no record {number}"),
+            )
         })?;
         let dtype = self.dtype;
         let value = Value::Numbers {

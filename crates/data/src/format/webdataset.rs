@@ -16,14 +16,16 @@ mod members;
 mod scan;
 
 use std::borrow::Cow;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
+use json::JsonError;
 use members::{TarMember, TarMembers, split};
 use ronde_store::StoredObject;
 
 use super::object::{is_gzip, unpack};
-use super::tfrecord::changed;
+use super::record_file::changed;
 use super::{
     BadRecord, Extent, FieldSelection, Format, RECORD_BYTES_MAX, Record, RecordFile, Records,
     ScanItem, SharedBytes, Value,
@@ -119,7 +121,7 @@ impl RecordFile for TarFile {
         let samples = samples(piece.as_ref());
         if samples.len() as u64 != u64::from(extent.records) {
             let problem = format!("{} records instead of {}", samples.len(), extent.records);
-            return Err(changed(file, extent, &problem));
+            return Err(changed(file, extent, problem));
         }
         Ok(Box::new(TarRecords {
             file: file.to_owned(),
@@ -192,16 +194,16 @@ struct TarRecords {
 
 impl Records for TarRecords {
     fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
-        let bad = |offset, problem: String| {
-            DataError::Record(BadRecord {
-                file: self.file.clone(),
-                offset: self.start + offset,
-                record: None,
+        let bad = |offset, problem: &dyn fmt::Display| {
+            DataError::from(BadRecord::new(
+                self.file.clone(),
+                self.start + offset,
+                None,
                 problem,
-            })
+            ))
         };
         let Some(sample) = self.samples.get(number as usize) else {
-            return Err(bad(0, format!("the extent has no record {number}")));
+            return Err(bad(0, &format_args!("the extent has no record {number}")));
         };
         let mut fields = Vec::with_capacity(sample.fields.len() + 1);
         if self.wanted.has(KEY) {
@@ -213,13 +215,12 @@ impl Records for TarRecords {
                     .piece
                     .as_ref()
                     .get(data.start as usize..data.end as usize);
-                let bytes =
-                    bytes.ok_or_else(|| bad(sample.start, "the record is cut off".to_owned()))?;
+                let bytes = bytes.ok_or_else(|| bad(sample.start, &"the record is cut off"))?;
                 fields.push((field.as_str().into(), Value::Bytes(bytes.into())));
             }
         }
         self.add_json(sample, &mut fields)
-            .map_err(|problem| bad(sample.start, problem))?;
+            .map_err(|problem| bad(sample.start, &problem))?;
         Ok(Record { fields })
     }
 }
@@ -230,7 +231,7 @@ impl TarRecords {
         &'a self,
         sample: &TarSample,
         fields: &mut NamedValues<'a>,
-    ) -> Result<(), String> {
+    ) -> Result<(), JsonError> {
         let FieldSelection::Fields(wanted) = &*self.wanted else {
             return Ok(());
         };
@@ -249,8 +250,13 @@ impl TarRecords {
                     .piece
                     .as_ref()
                     .get(data.start as usize..data.end as usize);
-                let document = serde_json::from_slice(bytes.unwrap_or_default())
-                    .map_err(|error| format!("member `{member}` is not valid JSON: {error}"))?;
+                let document =
+                    serde_json::from_slice(bytes.unwrap_or_default()).map_err(|cause| {
+                        JsonError::Syntax {
+                            member: member.to_owned(),
+                            cause,
+                        }
+                    })?;
                 read = Some((member, document));
             }
             if let Some((_, document)) = &read {

@@ -43,12 +43,7 @@ pub(super) fn whole(
             _ => None,
         };
         if let Some(problem) = problem {
-            let bad = BadRecord {
-                file: file.location().to_owned(),
-                offset: 0,
-                record: None,
-                problem,
-            };
+            let bad = BadRecord::new(file.location(), 0, None, problem);
             let skipped = SkippedRecords {
                 records: 1,
                 bytes: file.bytes(),
@@ -75,10 +70,7 @@ pub(super) fn whole(
 }
 
 fn too_many() -> DataError {
-    DataError::Schema {
-        key: "train".to_owned(),
-        problem: "more than 4,294,967,295 files".to_owned(),
-    }
+    DataError::schema("train", "more than 4,294,967,295 files")
 }
 
 /// Returns folder and name of a file.
@@ -374,10 +366,7 @@ impl FileScans<'_> {
                 next = read + PROGRESS_BYTES;
                 self.advance(number, read);
             }
-            let failed = |problem: &str| DataError::Format {
-                file: file.location().to_owned(),
-                problem: problem.to_owned(),
-            };
+            let failed = |problem: &str| DataError::format(file.location(), problem);
             if is_over() {
                 is_stopped.set(true);
                 return Err(failed("the time is over"));

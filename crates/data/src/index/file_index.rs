@@ -149,12 +149,12 @@ impl FileIndex {
         for _ in 0..listed {
             let (offset, record) = (reader.number()?, reader.number()?);
             let problem = reader.text()?;
-            index.bad.push(BadRecord {
-                file: location.to_owned(),
+            index.bad.push(BadRecord::new(
+                location,
                 offset,
-                record: record.checked_sub(1),
+                record.checked_sub(1),
                 problem,
-            });
+            ));
         }
         match reader.number()? {
             EVEN => index.add(ScanItem::Even(reader.even()?), file_bytes)?,

@@ -1,5 +1,6 @@
 //! Decodes all records of a file into memory.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use super::{DecodedRecords, OpenedFile, TestOrigin};
@@ -107,10 +108,6 @@ impl<'a> DecodedTable<'a> {
     ) -> Result<f64, DataError> {
         let object = &file.object;
         let records = format.open(Arc::clone(object))?;
-        let refused = |problem: String| DataError::Format {
-            file: object.location().to_owned(),
-            problem,
-        };
         let (extents, mut is_whole) = extents(&*records, limit)?;
         let mut end = 0;
         for extent in extents {
@@ -129,19 +126,15 @@ impl<'a> DecodedTable<'a> {
             let added = self.add(&*parsed, extent.records);
             added.map_err(|problem| {
                 let number = self.samples() as u64;
-                let bad = BadRecord {
-                    file: object.location().to_owned(),
-                    offset: extent.start,
-                    record: Some(number),
-                    problem,
-                };
+                let bad = BadRecord::new(object.location(), extent.start, Some(number), problem);
                 with_line(&*records, bad)
             })?;
             if self.features.len() > FEATURES_MAX {
-                return Err(refused(format!(
+                let problem = format_args!(
                     "more than {FEATURES_MAX} features, which are held in memory: use source = \"records\", which reads \
                      samples when they are needed"
-                )));
+                );
+                return Err(DataError::format(object.location(), problem));
             }
         }
         match self.samples() {
@@ -154,10 +147,10 @@ impl<'a> DecodedTable<'a> {
     }
 
     /// Decodes `count` records.
-    fn add(&mut self, records: &dyn Records, count: u32) -> Result<(), String> {
+    fn add(&mut self, records: &dyn Records, count: u32) -> Result<(), Box<dyn Error>> {
         let mut scratch = DecodeScratch::new();
         for number in 0..count {
-            let record = records.record(number).map_err(|error| error.to_string())?;
+            let record = records.record(number)?;
             let (features, targets) = (self.features.len(), self.targets.len());
             self.features.resize(features + self.elements, 0.0);
             self.targets
@@ -169,7 +162,7 @@ impl<'a> DecodedTable<'a> {
                 .decode(&record, 0, sample, &mut scratch, out.0, out.1);
             if decoded.is_err() {
                 self.features.truncate(features);
-                return decoded;
+                return Ok(decoded?);
             }
         }
         Ok(())
@@ -229,9 +222,6 @@ fn with_line(records: &dyn RecordFile, bad: BadRecord) -> DataError {
     match line.transpose().map(Option::flatten) {
         Err(error) => error,
         Ok(None) => DataError::Record(bad),
-        Ok(Some(line)) => DataError::Format {
-            file: bad.file,
-            problem: format!("line {line}: {}", bad.problem),
-        },
+        Ok(Some(line)) => DataError::format(bad.file, format_args!("line {line}: {}", bad.problem)),
     }
 }

@@ -61,12 +61,12 @@ pub(super) fn open(
 ) -> Result<Split, DataError> {
     let object = &file.object;
     if object.bytes() > TEXT_BYTES_MAX {
-        return Err(DataError::Format {
-            file: object.location().to_owned(),
-            problem: format!(
+        return Err(DataError::format(
+            object.location(),
+            format_args!(
                 "more than {TEXT_BYTES_MAX} bytes of text, which are held in memory: use source = \"records\""
             ),
-        });
+        ));
     }
     let mut text = vec![0; object.bytes() as usize];
     object.read_at(0, &mut text)?;

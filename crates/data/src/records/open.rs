@@ -40,7 +40,7 @@ const NAME_CHARS_MAX: usize = 80;
 /// Opens files of records. Cost: reads files that were not indexed before once.
 pub(crate) fn open(config: &RecordsConfig, opening: &OpenContext) -> Result<Split, DataError> {
     if let Some((key, problem)) = config.problems().into_iter().next() {
-        return Err(DataError::Schema { key, problem });
+        return Err(DataError::schema(key, problem));
     }
     let retry_limit = Duration::from_secs_f64(config.retry_s);
     let limit = opening.limit.as_ref();

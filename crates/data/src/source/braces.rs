@@ -3,35 +3,37 @@
 //! The crates `glob` and `globset` have no ranges, and match names instead of listing them; the names are needed to report the
 //! files that are missing.
 
+use super::pattern_error::PatternError;
+
 /// The maximum number of texts that one pattern may expand to.
-const TEXTS_MAX: usize = 1 << 20;
+pub(super) const TEXTS_MAX: usize = 1 << 20;
 
 /// Expands the braces of `pattern`, in their order; returns the pattern itself when it has none. Braces may be nested. If a
 /// number of a range begins with 0, all numbers of the range are padded to its width.
 ///
 /// # Errors
-/// A message for unbalanced braces, invalid contents, and too many texts.
-pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
+/// Returns an error for unbalanced braces, invalid contents, and too many texts.
+pub(super) fn expand(pattern: &str) -> Result<Vec<String>, PatternError> {
     let Some(open) = pattern.find('{') else {
         return match pattern.contains('}') {
-            true => Err("a `}` has no `{`".to_owned()),
+            true => Err(PatternError::NoOpeningBrace),
             false => Ok(vec![pattern.to_owned()]),
         };
     };
     let before = &pattern[..open];
     if before.contains('}') {
-        return Err("a `}` has no `{`".to_owned());
+        return Err(PatternError::NoOpeningBrace);
     }
-    let (inside, after) = matching(&pattern[open + 1..]).ok_or("a `{` is not closed by a `}`")?;
+    let (inside, after) = matching(&pattern[open + 1..]).ok_or(PatternError::NoClosingBrace)?;
     let mut choices = Vec::new();
     match range(inside)? {
         Some(numbers) => choices = numbers,
         None => {
             let parts = at_commas(inside);
             if parts.len() < 2 {
-                return Err(format!(
-                    "`{{{inside}}}` is neither a list such as {{a,b}} nor a range such as {{000..127}}"
-                ));
+                return Err(PatternError::Braces {
+                    inside: inside.to_owned(),
+                });
             }
             for part in parts {
                 choices.append(&mut expand(part)?);
@@ -40,7 +42,7 @@ pub(super) fn expand(pattern: &str) -> Result<Vec<String>, String> {
     }
     let rests = expand(after)?;
     if choices.len().saturating_mul(rests.len()) > TEXTS_MAX {
-        return Err(format!("it expands to more than {TEXTS_MAX} files"));
+        return Err(PatternError::TooManyFiles);
     }
     let texts = choices.iter().flat_map(|choice| {
         rests
@@ -83,7 +85,7 @@ fn at_commas(text: &str) -> Vec<&str> {
 }
 
 /// Expands a range such as `000..127`, ascending or descending.
-fn range(text: &str) -> Result<Option<Vec<String>>, String> {
+fn range(text: &str) -> Result<Option<Vec<String>>, PatternError> {
     let Some((first, last)) = text.split_once("..") else {
         return Ok(None);
     };
@@ -92,12 +94,13 @@ fn range(text: &str) -> Result<Option<Vec<String>>, String> {
         return Ok(None);
     }
     let number = |text: &str| {
-        text.parse::<u64>()
-            .map_err(|_| format!("the number `{text}` is too large"))
+        text.parse::<u64>().map_err(|_| PatternError::Number {
+            text: text.to_owned(),
+        })
     };
     let (from, to) = (number(first)?, number(last)?);
     if from.abs_diff(to) >= TEXTS_MAX as u64 {
-        return Err(format!("it expands to more than {TEXTS_MAX} files"));
+        return Err(PatternError::TooManyFiles);
     }
     let is_padded = |text: &str| text.len() > 1 && text.starts_with('0');
     let width = match is_padded(first) || is_padded(last) {
@@ -146,7 +149,7 @@ mod tests {
             ("{0..9999}{0..9999}", "more than"),
             ("{1..99999999999999999999}", "too large"),
         ] {
-            let problem = expand(pattern).unwrap_err();
+            let problem = expand(pattern).unwrap_err().to_string();
             assert!(problem.contains(expected), "{pattern}: {problem}");
         }
     }

@@ -3,6 +3,8 @@
 //! The `glob` crate matches the name of a file or folder. The path is ours, because a listing must also know which folders can
 //! contain matches. The crate `globset` answers only for whole paths, and costs a regular expression engine.
 
+use super::pattern_error::PatternError;
+
 /// The segments of a path pattern with wildcards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Glob(Vec<GlobSegment>);
@@ -18,8 +20,8 @@ impl Glob {
     /// Parses the part of a pattern after its fixed folder.
     ///
     /// # Errors
-    /// A message for unclosed brackets and for `**` beside other letters.
-    pub(super) fn new(text: &str) -> Result<Self, String> {
+    /// Returns an error for unclosed brackets and for `**` beside other letters.
+    pub(super) fn new(text: &str) -> Result<Self, PatternError> {
         let segments = text.split('/').map(|segment| match segment {
             "**" => Ok(GlobSegment::Deep),
             _ => name(segment).map(GlobSegment::Name),
@@ -73,14 +75,14 @@ fn matches(segments: &[GlobSegment], path: &[&str]) -> bool {
 }
 
 /// Parses a segment.
-fn name(segment: &str) -> Result<glob::Pattern, String> {
+fn name(segment: &str) -> Result<glob::Pattern, PatternError> {
     if segment.contains("**") {
-        return Err("`**` must be a whole path segment".to_owned());
+        return Err(PatternError::DeepInSegment);
     }
     if segment.contains("[^") {
-        return Err("`[^` is not supported: write `[!` for letters that must not match".to_owned());
+        return Err(PatternError::Caret);
     }
-    glob::Pattern::new(segment).map_err(|_| "a `[` is not closed by a `]`".to_owned())
+    glob::Pattern::new(segment).map_err(|_| PatternError::NoClosingBracket)
 }
 
 #[cfg(test)]
@@ -129,7 +131,7 @@ mod tests {
             ("a[", "not closed"),
             ("[]", "not closed"),
         ] {
-            let problem = Glob::new(glob).unwrap_err();
+            let problem = Glob::new(glob).unwrap_err().to_string();
             assert!(problem.contains(expected), "{problem}");
         }
     }

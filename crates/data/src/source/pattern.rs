@@ -56,11 +56,8 @@ pub(super) fn read_all(
     Ok(read)
 }
 
-fn problem(pattern: &str, problem: impl Into<String>) -> DataError {
-    DataError::Pattern {
-        pattern: pattern.to_owned(),
-        problem: problem.into(),
-    }
+fn problem(pattern: &str, problem: impl std::fmt::Display) -> DataError {
+    DataError::pattern(pattern, problem)
 }
 
 /// Reads the patterns of a list, one per line. Empty lines and lines that begin with `#` are ignored.

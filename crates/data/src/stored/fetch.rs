@@ -212,12 +212,7 @@ impl ExtentInMemory {
     fn bad(&self, error: DataError, record: Option<u64>) -> BadRecord {
         match error {
             DataError::Record(bad) => bad,
-            other => BadRecord {
-                file: self.location.clone(),
-                offset: self.extent.start,
-                record,
-                problem: other.to_string(),
-            },
+            other => BadRecord::new(self.location.clone(), self.extent.start, record, other),
         }
     }
 }
@@ -241,12 +236,12 @@ impl FetchedSamples for FetchedRecords {
         self.decoder
             .decode(&record, epoch.0, sample.number, scratch, out, targets)
             .map_err(|problem| {
-                DataError::Record(BadRecord {
-                    file: extent.location.clone(),
-                    offset: extent.extent.start,
-                    record: (extent.extent.records > 1).then(|| u64::from(sample.record)),
+                DataError::Record(BadRecord::new(
+                    extent.location.clone(),
+                    extent.extent.start,
+                    (extent.extent.records > 1).then(|| u64::from(sample.record)),
                     problem,
-                })
+                ))
             })
     }
 

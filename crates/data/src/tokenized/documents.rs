@@ -1,5 +1,6 @@
 //! [`Documents`]: the documents of a text file, in pieces that are encoded separately.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +13,28 @@ use crate::error::DataError;
 use crate::format::BadRecord;
 use crate::format::object::{ObjectReader, failed, is_gzip};
 use crate::index::DataFile;
+
+/// The reason why a document is skipped.
+#[derive(Debug, thiserror::Error)]
+enum DocumentError {
+    #[error("not valid JSON: {0}")]
+    Json(serde_json::Error),
+    #[error("field `{field}` is not a string")]
+    NotText { field: String },
+    #[error("no field `{field}`")]
+    NoField { field: String },
+    #[error(
+        "the text has no position within {} MiB at which it can be cut without changing tokens",
+        UNCUT_BYTES_MAX >> 20
+    )]
+    NoCut,
+    #[error(
+        "the text is longer than {} MiB, and the tokenizer does not allow to cut it: it keeps words together, or its steps \
+         are not known; use shorter documents",
+        UNCUT_BYTES_MAX >> 20
+    )]
+    Uncuttable,
+}
 
 /// The bytes of a piece, to which a longer document is cut where its text has cuts.
 const PIECE_BYTES: usize = 64 << 10;
@@ -137,13 +160,13 @@ impl<'a> Documents<'a> {
         Ok(parts)
     }
 
-    fn bad(&self, at: u64, record: Option<u64>, problem: String) -> DocumentPart {
-        DocumentPart::Bad(BadRecord {
-            file: self.location.to_owned(),
-            offset: self.offset + at,
+    fn bad(&self, at: u64, record: Option<u64>, problem: impl fmt::Display) -> DocumentPart {
+        DocumentPart::Bad(BadRecord::new(
+            self.location,
+            self.offset + at,
             record,
             problem,
-        })
+        ))
     }
 
     /// Handles a read error: data that cannot be decompressed ends the file, other errors are returned.
@@ -160,19 +183,21 @@ impl<'a> Documents<'a> {
 
     /// Reads the next piece of a plain document.
     fn piece(&mut self, parts: &mut Vec<DocumentPart>) -> Result<(), DataError> {
-        let mut wanted = PIECE_BYTES;
+        let mut target_bytes = PIECE_BYTES;
         let (end, is_last) = loop {
-            let more = wanted.saturating_sub(self.rest.len()) as u64;
+            let more = target_bytes.saturating_sub(self.rest.len()) as u64;
             let mut input = (&mut self.input).take(more);
             if let Err(error) = input.read_to_end(&mut self.rest) {
                 return self.or_bad(error, parts);
             }
-            if self.rest.len() < wanted {
+            if self.rest.len() < target_bytes {
                 break (self.rest.len(), true);
             }
             match self.cut() {
                 Some(end) => break (end, false),
-                None if wanted < UNCUT_BYTES_MAX => wanted = (wanted * 2).min(UNCUT_BYTES_MAX),
+                None if target_bytes < UNCUT_BYTES_MAX => {
+                    target_bytes = (target_bytes * 2).min(UNCUT_BYTES_MAX)
+                }
                 None => {
                     let problem = format!("{}; skipping the rest of the file", self.uncut());
                     parts.push(self.bad(0, None, problem));
@@ -220,32 +245,29 @@ impl<'a> Documents<'a> {
         self.tokenization.tokenizer.last_cut(text, &mut self.pairs)
     }
 
-    /// Describes a text that is too long without a cut.
-    fn uncut(&self) -> String {
-        let mib = UNCUT_BYTES_MAX >> 20;
+    /// Returns the error for a text that is too long without a cut.
+    fn uncut(&self) -> DocumentError {
         match self.tokenization.tokenizer.has_cuts() {
-            true => format!(
-                "the text has no position within {mib} MiB at which it can be cut without changing tokens"
-            ),
-            false => format!(
-                "the text is longer than {mib} MiB, and the tokenizer does not allow to cut it: it keeps words together, or its steps are not known; use shorter documents"
-            ),
+            true => DocumentError::NoCut,
+            false => DocumentError::Uncuttable,
         }
     }
 
     /// Splits a text into pieces, or returns why it cannot be split.
-    fn pieces(&mut self, text: &str) -> Result<Vec<String>, String> {
-        let (mut pieces, mut rest, mut wanted) = (Vec::new(), text, PIECE_BYTES);
-        while rest.len() > wanted {
-            let part = &rest[..rest.floor_char_boundary(wanted)];
+    fn pieces(&mut self, text: &str) -> Result<Vec<String>, DocumentError> {
+        let (mut pieces, mut rest, mut target_bytes) = (Vec::new(), text, PIECE_BYTES);
+        while rest.len() > target_bytes {
+            let part = &rest[..rest.floor_char_boundary(target_bytes)];
             let tokenizer = &self.tokenization.tokenizer;
             match tokenizer.last_cut(part, &mut self.pairs) {
                 Some(cut) => {
                     let (piece, more) = rest.split_at(cut);
                     pieces.push(piece.to_owned());
-                    (rest, wanted) = (more, PIECE_BYTES);
+                    (rest, target_bytes) = (more, PIECE_BYTES);
                 }
-                None if wanted < UNCUT_BYTES_MAX => wanted = (wanted * 2).min(UNCUT_BYTES_MAX),
+                None if target_bytes < UNCUT_BYTES_MAX => {
+                    target_bytes = (target_bytes * 2).min(UNCUT_BYTES_MAX)
+                }
                 None => return Err(self.uncut()),
             }
         }
@@ -286,12 +308,15 @@ impl<'a> Documents<'a> {
 }
 
 /// Returns the text in a line of JSON.
-fn text_of(line: &[u8], field: &str) -> Result<String, String> {
-    let object: serde_json::Value =
-        serde_json::from_slice(line).map_err(|error| format!("not valid JSON: {error}"))?;
+fn text_of(line: &[u8], field: &str) -> Result<String, DocumentError> {
+    let object: serde_json::Value = serde_json::from_slice(line).map_err(DocumentError::Json)?;
     match object.get(field) {
         Some(serde_json::Value::String(text)) => Ok(text.clone()),
-        Some(_) => Err(format!("field `{field}` is not a string")),
-        None => Err(format!("no field `{field}`")),
+        Some(_) => Err(DocumentError::NotText {
+            field: field.to_owned(),
+        }),
+        None => Err(DocumentError::NoField {
+            field: field.to_owned(),
+        }),
     }
 }

@@ -53,11 +53,8 @@ impl TokenFileFooter {
 
     /// Returns the skipped documents: the first ones with their errors, then the ones that were only counted.
     pub(crate) fn bad(&self) -> impl Iterator<Item = BadRecord> {
-        let bad = |offset, record, problem: &str| BadRecord {
-            file: self.location.clone(),
-            offset,
-            record,
-            problem: problem.to_owned(),
+        let bad = |offset, record, problem: &str| {
+            BadRecord::new(self.location.clone(), offset, record, problem)
         };
         let listed = self.bad.iter();
         let listed = listed.map(move |(offset, record, problem)| bad(*offset, *record, problem));

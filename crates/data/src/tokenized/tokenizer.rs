@@ -29,10 +29,7 @@ pub(crate) struct Tokenizer {
 
 #[cfg(feature = "full")]
 fn invalid(problem: String) -> DataError {
-    DataError::Schema {
-        key: "format.tokenizer".to_owned(),
-        problem,
-    }
+    DataError::schema("format.tokenizer", problem)
 }
 
 #[cfg(feature = "full")]

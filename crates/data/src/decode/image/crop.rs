@@ -2,7 +2,7 @@
 
 use ronde_core::philox::Stream;
 
-use super::super::{Crop, ImageFeatures};
+use super::super::schema::{Crop, ImageFeatures};
 
 /// Attempts to find a random area and aspect ratio that fits.
 const TRIES: u64 = 10;

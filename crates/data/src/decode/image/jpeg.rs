@@ -7,6 +7,7 @@ use zune_jpeg::zune_core::bytestream::ZCursor;
 use zune_jpeg::zune_core::colorspace::ColorSpace;
 use zune_jpeg::zune_core::options::DecoderOptions;
 
+use super::error::ImageError;
 use super::pixels::{Channels, PixelSize, SIDE_MAX, level, within};
 use crate::picture::{JpegColours, JpegHeader, Orientation};
 
@@ -22,7 +23,7 @@ pub(super) fn jpeg(
     encoded: &[u8],
     (channels, pixels_max): (Channels, u64),
     out: &mut Vec<u8>,
-) -> Result<(PixelSize, Orientation), String> {
+) -> Result<(PixelSize, Orientation), ImageError> {
     let header = JpegHeader::parse(encoded).ok_or_else(|| failed(&"the header is missing"))?;
     let colours = header
         .colours()
@@ -44,8 +45,11 @@ pub(super) fn jpeg(
     Ok((size, header.orientation()))
 }
 
-fn failed(error: &dyn std::fmt::Display) -> String {
-    format!("cannot decode the JPEG image: {error}")
+fn failed(cause: &dyn std::fmt::Display) -> ImageError {
+    ImageError::Undecodable {
+        kind: "JPEG image",
+        cause: cause.to_string(),
+    }
 }
 
 /// Returns whether zune-jpeg finds the same colours and converts them. It knows no other transformation than 1 for three
@@ -84,7 +88,7 @@ fn decode(
     space: ColorSpace,
     pixels_max: u64,
     out: &mut Vec<u8>,
-) -> Result<PixelSize, String> {
+) -> Result<PixelSize, ImageError> {
     let options = DecoderOptions::default()
         .jpeg_set_out_colorspace(space)
         .jpeg_set_max_scans(SCANS_MAX)

@@ -5,6 +5,7 @@ use std::io::Cursor;
 use fast_image_resize::PixelType;
 use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 
+use super::error::ImageError;
 use super::jpeg::jpeg;
 use super::turn::turn;
 use crate::picture::Orientation;
@@ -55,7 +56,7 @@ impl PixelSize {
         pixels_max: u64,
         out: &mut Vec<u8>,
         turned: &mut Vec<u8>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, ImageError> {
         let form = (channels, pixels_max);
         let (stored, orientation) = Self::decode_stored(encoded, form, out)?;
         if orientation == Orientation::UPRIGHT {
@@ -72,7 +73,7 @@ impl PixelSize {
         encoded: &[u8],
         form: (Channels, u64),
         out: &mut Vec<u8>,
-    ) -> Result<(Self, Orientation), String> {
+    ) -> Result<(Self, Orientation), ImageError> {
         match encoded {
             [0xff, 0xd8, ..] => jpeg(encoded, form, out),
             [0x89, b'P', b'N', b'G', ..] => other(encoded, ImageFormat::Png, form, out),
@@ -91,18 +92,21 @@ impl PixelSize {
                 b'P',
                 ..,
             ] => other(encoded, ImageFormat::WebP, form, out),
-            _ => Err("not a JPEG, PNG or WebP image".to_owned()),
+            _ => Err(ImageError::UnknownFormat),
         }
     }
 }
 
 /// Checks the size of an image.
-pub(super) fn within(width: u32, height: u32, pixels_max: u64) -> Result<PixelSize, String> {
+pub(super) fn within(width: u32, height: u32, pixels_max: u64) -> Result<PixelSize, ImageError> {
     let is_within = width <= SIDE_MAX && height <= SIDE_MAX;
     if u64::from(width) * u64::from(height) > pixels_max || !is_within || width * height == 0 {
-        return Err(format!(
-            "cannot decode an image of {width} x {height} pixels: the limits are {pixels_max} pixels and {SIDE_MAX} per side"
-        ));
+        return Err(ImageError::Size {
+            width,
+            height,
+            pixels_max,
+            side_max: SIDE_MAX,
+        });
     }
     Ok(PixelSize { width, height })
 }
@@ -127,8 +131,11 @@ fn other(
     format: ImageFormat,
     (channels, pixels_max): (Channels, u64),
     out: &mut Vec<u8>,
-) -> Result<(PixelSize, Orientation), String> {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot decode the image: {error}");
+) -> Result<(PixelSize, Orientation), ImageError> {
+    let failed = |cause: &dyn std::fmt::Display| ImageError::Undecodable {
+        kind: "image",
+        cause: cause.to_string(),
+    };
     let mut limits = Limits::default();
     limits.max_image_width = Some(SIDE_MAX);
     limits.max_image_height = Some(SIDE_MAX);

@@ -46,7 +46,8 @@ fn decode(
     let mut out = vec![f32::NAN; decoder.sample_shape().iter().product()];
     let (record, mut targets) = (Record { fields }, [9]);
     let mut scratch = DecodeScratch::new();
-    decoder.decode(&record, epoch, sample, &mut scratch, &mut out, &mut targets)?;
+    let decoded = decoder.decode(&record, epoch, sample, &mut scratch, &mut out, &mut targets);
+    decoded.map_err(|error| error.to_string())?;
     assert_eq!(targets, [1]);
     Ok(out)
 }

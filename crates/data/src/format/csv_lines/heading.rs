@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use ronde_core::NameList;
 use ronde_store::StoredObject;
 
 use super::super::object::failed;
@@ -13,6 +14,7 @@ use super::super::window::ReadWindow;
 use super::scan::{LineReader, NextLine};
 use super::{CsvLines, stream};
 use crate::error::DataError;
+use crate::names::NameError;
 
 /// The number of bytes that are checked for other encodings.
 const ENCODING_BYTES: usize = 64;
@@ -23,6 +25,30 @@ const LINES_COMPARED: usize = 10;
 const LINES_MIN: usize = 3;
 /// The largest number of fields of the first line in a message.
 const FIELDS_SHOWN: usize = 6;
+
+/// The reason why a heading cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum HeadingError {
+    #[error("UTF-16 and UTF-32 are not supported: convert the file to UTF-8")]
+    Encoding,
+    #[error("two columns of the heading have the name {name:?}")]
+    SameName { name: String },
+    #[error(
+        "line 1: expected {expected} columns (the features and the target), but the line has {found}"
+    )]
+    ColumnCount { expected: usize, found: usize },
+    #[error(
+        "its columns {} are not those of the training file, {}",
+        NameList(columns),
+        NameList(training)
+    )]
+    OtherColumns {
+        columns: Vec<String>,
+        training: Vec<String>,
+    },
+    #[error(transparent)]
+    Names(#[from] NameError),
+}
 
 /// The columns of a file, as its first line defines them.
 #[derive(Debug, Clone)]
@@ -58,13 +84,13 @@ fn unclear(file: &str, texts: &[String], is_table: bool) -> DataError {
         true => "data.header = true",
         false => "data.format = { kind = \"csv\", header = true }",
     };
-    DataError::Format {
-        file: file.to_owned(),
-        problem: format!(
+    DataError::format(
+        file,
+        format_args!(
             "line 1, `{shown}`, may be a heading or a sample\n  help: set {setting} if it is a heading, or false if it is \
              a sample"
         ),
-    }
+    )
 }
 
 /// Reads the columns from the first line.
@@ -74,10 +100,7 @@ pub(super) fn heading(
     format: &CsvLines,
 ) -> Result<Heading, DataError> {
     let location = file.location();
-    let refused = |problem: String| DataError::Format {
-        file: location.to_owned(),
-        problem,
-    };
+    let refused = |problem: HeadingError| DataError::format(location, problem);
     let mut window = ReadWindow::new(stream(file, is_packed));
     let read = |error| failed(location, 0, error);
     let start = window.look(ENCODING_BYTES).map_err(read)?;
@@ -98,10 +121,10 @@ pub(super) fn heading(
     };
     let texts = fields(&lines);
     if let Some(columns) = format.columns.filter(|columns| *columns != texts.len()) {
-        return Err(refused(format!(
-            "line 1: expected {columns} columns (the features and the target), but the line has {}",
-            texts.len()
-        )));
+        return Err(refused(HeadingError::ColumnCount {
+            expected: columns,
+            found: texts.len(),
+        }));
     }
     let inferred = FirstLine::of(&texts);
     let is_heading = format.header.unwrap_or(inferred == FirstLine::Names);
@@ -149,10 +172,10 @@ fn first_line(
             NextLine::Line { .. } if format.columns.is_some() && lines.is_white() => {}
             NextLine::Line { offset, bytes } => return Ok(Some((offset, bytes))),
             NextLine::Lost(problem) => {
-                return Err(DataError::Format {
-                    file: location.to_owned(),
-                    problem: format!("cannot read the first line: {problem}"),
-                });
+                return Err(DataError::format(
+                    location,
+                    format_args!("cannot read the first line: {problem}"),
+                ));
             }
             NextLine::End => return Ok(None),
         }
@@ -252,21 +275,21 @@ fn has_fractions(below: &[Vec<String>]) -> bool {
 }
 
 /// Refuses encodings other than UTF-8 and its subsets, as far as the start of a file shows them.
-fn check_encoding(start: &[u8]) -> Result<(), String> {
+fn check_encoding(start: &[u8]) -> Result<(), HeadingError> {
     let start = &start[..start.len().min(ENCODING_BYTES)];
     let has_mark = start.starts_with(&[0xff, 0xfe]) || start.starts_with(&[0xfe, 0xff]);
     match has_mark || start.contains(&0) {
-        true => Err("UTF-16 and UTF-32 are not supported: convert the file to UTF-8".to_owned()),
+        true => Err(HeadingError::Encoding),
         false => Ok(()),
     }
 }
 
 /// Refuses a heading in which two columns have the same name.
-fn check_names(names: &[String]) -> Result<(), String> {
+fn check_names(names: &[String]) -> Result<(), HeadingError> {
     let mut seen = HashSet::new();
     let mut named = names.iter().filter(|name| !name.is_empty());
     match named.find(|name| !seen.insert(name.as_str())) {
-        Some(name) => Err(format!("two columns of the heading have the name {name:?}")),
+        Some(name) => Err(HeadingError::SameName { name: name.clone() }),
         None => Ok(()),
     }
 }

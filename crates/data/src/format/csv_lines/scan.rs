@@ -1,5 +1,7 @@
 //! The scan of the lines of comma-separated values.
 
+use std::fmt;
+
 use super::super::object::failed;
 use super::super::window::ReadWindow;
 use super::lines::{LineSplitter, SplitOutcome};
@@ -138,13 +140,13 @@ pub(super) fn line_of(file: &CsvFile, record: u64) -> Result<u64, DataError> {
 }
 
 fn too_large(file: &CsvFile) -> DataError {
-    DataError::Format {
-        file: file.file.location().to_owned(),
-        problem: format!(
+    DataError::format(
+        file.file.location(),
+        format_args!(
             "the compressed file is too large to be unpacked at once: the limit is {RECORD_BYTES_MAX} bytes unpacked; \
              split it, or do not compress it"
         ),
-    }
+    )
 }
 
 /// A hash of lines, which is computed over many of them at once, because it is slow for a few bytes.
@@ -272,14 +274,19 @@ impl CsvScan<'_, '_> {
         }
     }
 
-    fn bad(&mut self, offset: u64, bytes: u64, problem: String) -> Result<(), DataError> {
+    fn bad(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        problem: impl fmt::Display,
+    ) -> Result<(), DataError> {
         self.close()?;
-        let record = BadRecord {
-            file: self.file.file.location().to_owned(),
+        let record = BadRecord::new(
+            self.file.file.location(),
             offset,
-            record: Some(self.number),
+            Some(self.number),
             problem,
-        };
+        );
         self.number += 1;
         (self.found)(ScanItem::Bad { record, bytes })
     }

@@ -2,13 +2,32 @@
 //!
 //! The header is one line of text. A parser of our own, because existing crates read whole arrays.
 
-use super::super::NumberType;
+use std::borrow::Cow;
 
+use ronde_store::StoredObject;
+
+use super::super::record::NumberType;
+use super::error::NpyError;
+use crate::error::DataError;
+
+/// The largest number of bytes before a header's text.
+const BEFORE_HEADER: usize = 12;
 const MAGIC: &[u8] = b"\x93NUMPY";
 /// The largest size of a header, in bytes.
-pub(crate) const HEADER_BYTES_MAX: usize = 64 << 10;
+pub(super) const HEADER_BYTES_MAX: usize = 64 << 10;
 /// The largest number of axes.
-const AXES_MAX: usize = 32;
+pub(super) const AXES_MAX: usize = 32;
+
+/// Returns the numbers of a complete `.npy` file.
+pub(crate) fn numbers(file: &[u8]) -> Result<(NumberType, Cow<'_, [u8]>), NpyError> {
+    let header = NpyHeader::read(file)?;
+    let bytes = header.elements()?.checked_mul(header.dtype.bytes() as u64);
+    let numbers = bytes
+        .and_then(|bytes| usize::try_from(bytes).ok())
+        .and_then(|bytes| file[header.bytes..].get(..bytes));
+    let numbers = numbers.ok_or(NpyError::NumbersCutOff)?;
+    Ok((header.dtype, numbers.into()))
+}
 
 /// The header of a `.npy` file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,9 +41,9 @@ pub(crate) struct NpyHeader {
 
 impl NpyHeader {
     /// Parses the header that `file` starts with.
-    pub(crate) fn read(file: &[u8]) -> Result<Self, String> {
-        let ends = || "the header is cut off".to_owned();
-        let rest = file.strip_prefix(MAGIC).ok_or("not a .npy file")?;
+    pub(crate) fn read(file: &[u8]) -> Result<Self, NpyError> {
+        let ends = || NpyError::HeaderCutOff;
+        let rest = file.strip_prefix(MAGIC).ok_or(NpyError::NotNpy)?;
         let (&[major, _], rest) = rest.split_first_chunk::<2>().ok_or_else(ends)?;
         let (length, before) = match major {
             1 => {
@@ -35,17 +54,13 @@ impl NpyHeader {
                 let (length, _) = rest.split_first_chunk::<4>().ok_or_else(ends)?;
                 (u32::from_le_bytes(*length) as usize, 4)
             }
-            _ => {
-                return Err(format!("unsupported version {major} of the .npy format"));
-            }
+            _ => return Err(NpyError::Version { major }),
         };
         if length > HEADER_BYTES_MAX {
-            return Err(format!(
-                "the header has {length} bytes; the limit is {HEADER_BYTES_MAX}"
-            ));
+            return Err(NpyError::HeaderLength { bytes: length });
         }
         let text = rest.get(before..before + length).ok_or_else(ends)?;
-        let text = std::str::from_utf8(text).map_err(|_| "the header is not UTF-8")?;
+        let text = std::str::from_utf8(text).map_err(|_| NpyError::HeaderEncoding)?;
         let (dtype, shape) = HeaderParser(text).read()?;
         Ok(Self {
             dtype,
@@ -54,11 +69,46 @@ impl NpyHeader {
         })
     }
 
+    /// Reads the header of an array that starts at `start` and occupies at most `bytes` bytes.
+    pub(super) fn read_at(
+        file: &dyn StoredObject,
+        start: u64,
+        bytes: u64,
+    ) -> Result<Self, DataError> {
+        let refused = |problem: NpyError| DataError::format(file.location(), problem);
+        let most = (BEFORE_HEADER + HEADER_BYTES_MAX) as u64;
+        // Most headers have 128 bytes.
+        let mut head = vec![0; bytes.min(256) as usize];
+        file.read_at(start, &mut head)?;
+        let header = match Self::read(&head) {
+            Err(_) if bytes > 256 => {
+                head.resize(bytes.min(most) as usize, 0);
+                file.read_at(start, &mut head)?;
+                Self::read(&head)
+            }
+            other => other,
+        };
+        let header = header.map_err(refused)?;
+        let numbers = header.elements().map_err(refused)?;
+        let needed = numbers.checked_mul(header.dtype.bytes() as u64);
+        let needed = needed.and_then(|needed| needed.checked_add(header.bytes as u64));
+        if needed != Some(bytes) {
+            return Err(refused(NpyError::Length {
+                shape: header.shape,
+                dtype: header.dtype.name(),
+                bytes,
+            }));
+        }
+        Ok(header)
+    }
+
     /// Returns the number of elements.
-    pub(crate) fn elements(&self) -> Result<u64, String> {
+    pub(crate) fn elements(&self) -> Result<u64, NpyError> {
         let mut all = self.shape.iter();
         all.try_fold(1_u64, |product, &axis| product.checked_mul(axis))
-            .ok_or_else(|| format!("the shape {:?} has too many elements", self.shape))
+            .ok_or_else(|| NpyError::TooManyElements {
+                shape: self.shape.clone(),
+            })
     }
 }
 
@@ -67,7 +117,7 @@ impl NpyHeader {
 struct HeaderParser<'a>(&'a str);
 
 impl<'a> HeaderParser<'a> {
-    fn read(mut self) -> Result<(NumberType, Vec<u64>), String> {
+    fn read(mut self) -> Result<(NumberType, Vec<u64>), NpyError> {
         let (mut descr, mut order, mut shape) = (None, None, None);
         self.expect('{')?;
         while !self.accept('}') {
@@ -77,7 +127,10 @@ impl<'a> HeaderParser<'a> {
                 "descr" => descr = Some(self.descr()?),
                 "fortran_order" => order = Some(self.word()),
                 "shape" => shape = Some(self.shape()?),
-                key => return Err(format!("the header has an unknown key {key:?}")),
+                key => {
+                    let key = key.to_owned();
+                    return Err(NpyError::UnknownKey { key });
+                }
             }
             if !self.accept(',') {
                 self.expect('}')?;
@@ -86,10 +139,8 @@ impl<'a> HeaderParser<'a> {
         }
         match (descr, order, shape) {
             (Some(descr), Some("False"), Some(shape)) => Ok((descr, shape)),
-            (_, Some("True"), _) => Err("column-major (Fortran) order is not supported: save \
-                 numpy.ascontiguousarray of it"
-                .to_owned()),
-            _ => Err("the header lacks descr, fortran_order or shape".to_owned()),
+            (_, Some("True"), _) => Err(NpyError::ColumnMajor),
+            _ => Err(NpyError::MissingKey),
         }
     }
 
@@ -104,19 +155,16 @@ impl<'a> HeaderParser<'a> {
         }
     }
 
-    fn expect(&mut self, sign: char) -> Result<(), String> {
+    fn expect(&mut self, sign: char) -> Result<(), NpyError> {
         match self.accept(sign) {
             true => Ok(()),
-            false => Err(format!("the header lacks {sign:?} where it is expected")),
+            false => Err(NpyError::MissingSign { sign }),
         }
     }
 
-    fn text(&mut self) -> Result<&'a str, String> {
+    fn text(&mut self) -> Result<&'a str, NpyError> {
         self.expect('\'')?;
-        let (text, rest) = self
-            .0
-            .split_once('\'')
-            .ok_or("the header has an unterminated string")?;
+        let (text, rest) = self.0.split_once('\'').ok_or(NpyError::Unterminated)?;
         self.0 = rest;
         Ok(text)
     }
@@ -130,10 +178,10 @@ impl<'a> HeaderParser<'a> {
         word
     }
 
-    fn descr(&mut self) -> Result<NumberType, String> {
+    fn descr(&mut self) -> Result<NumberType, NpyError> {
         self.0 = self.0.trim_start();
         if !self.0.starts_with('\'') {
-            return Err("structured arrays are not supported, only plain ones".to_owned());
+            return Err(NpyError::Structured);
         }
         let descr = self.text()?;
         match descr {
@@ -149,20 +197,20 @@ impl<'a> HeaderParser<'a> {
             "<f2" => Ok(NumberType::F16),
             "<f4" => Ok(NumberType::F32),
             "<f8" => Ok(NumberType::F64),
-            other => Err(format!(
-                "unsupported type {other:?}: only little-endian integers, floats and booleans are supported"
-            )),
+            other => Err(NpyError::Type {
+                descr: other.to_owned(),
+            }),
         }
     }
 
-    fn shape(&mut self) -> Result<Vec<u64>, String> {
+    fn shape(&mut self) -> Result<Vec<u64>, NpyError> {
         self.expect('(')?;
         let mut shape = Vec::new();
         while !self.accept(')') {
             let number = self.word().parse();
-            shape.push(number.map_err(|_| "the shape is not a list of numbers")?);
+            shape.push(number.map_err(|_| NpyError::Shape)?);
             if shape.len() > AXES_MAX {
-                return Err(format!("the array has more than {AXES_MAX} axes"));
+                return Err(NpyError::TooManyAxes);
             }
             if !self.accept(',') {
                 self.expect(')')?;
@@ -224,7 +272,7 @@ mod tests {
             ("'<f4'", "False", "(4294967296, 4294967296)", "too many"),
             ("'<f4'", "False", "(2", "'('"),
         ] {
-            let error = with(descr, order, shape).unwrap_err();
+            let error = with(descr, order, shape).unwrap_err().to_string();
             assert!(error.contains(word) || word == "'('", "{error}");
         }
         let sound = file(

@@ -6,14 +6,15 @@ use std::sync::Arc;
 use ronde_store::StoredObject;
 
 use super::super::content::ContentHasher;
-use super::super::tfrecord::changed;
+use super::super::record_file::changed;
 use super::super::{
     BadRecord, EXTENT_BYTES_MAX, EvenLayout, Extent, FieldSelection, Format, ItemSink,
     RECORD_BYTES_MAX, RecordFile, Records, ScanItem, SharedBytes,
 };
-use super::rows::{ArrayRows, NpyColumn};
+use super::error::NpyError;
+use super::header::NpyHeader;
+use super::rows::{ArrayRows, EXTENT_BYTES, NpyColumn};
 use super::zip::{ZipError, ZipMember, contents, members, wrong_crc};
-use super::{EXTENT_BYTES, NpyHeader, header_at};
 use crate::error::DataError;
 
 /// The format of files of several arrays with equal numbers of rows.
@@ -32,13 +33,6 @@ impl Npz {
     }
 }
 
-fn refused(file: &dyn StoredObject, problem: impl Into<String>) -> DataError {
-    DataError::Format {
-        file: file.location().to_owned(),
-        problem: problem.into(),
-    }
-}
-
 impl Format for Npz {
     fn identity(&self) -> String {
         // Extents depend on the first requested array.
@@ -51,7 +45,7 @@ impl Format for Npz {
     fn open(&self, file: Arc<dyn StoredObject>) -> Result<Box<dyn RecordFile>, DataError> {
         let mut arrays = members(&*file).map_err(|error| match error {
             ZipError::Store(error) => DataError::Store(error),
-            ZipError::Problem(problem) => refused(&*file, problem),
+            ZipError::Problem(problem) => DataError::format(file.location(), problem),
         })?;
         for array in &mut arrays {
             let name = array.name.strip_suffix(".npy").map(str::to_owned);
@@ -63,14 +57,14 @@ impl Format for Npz {
             .windows(2)
             .any(|two| two[0].start + two[0].packed_bytes > two[1].start)
         {
-            return Err(refused(
-                &*file,
+            return Err(DataError::format(
+                file.location(),
                 "the archive is damaged: its arrays overlap",
             ));
         }
         if arrays.is_empty() {
-            return Err(refused(
-                &*file,
+            return Err(DataError::format(
+                file.location(),
                 "none of the requested arrays is in the file",
             ));
         }
@@ -92,7 +86,7 @@ impl Format for Npz {
                     "the compressed arrays exceed {RECORD_BYTES_MAX} bytes: make them smaller, or store them with \
                      numpy.savez"
                 );
-                return Err(refused(&*file, problem));
+                return Err(DataError::format(file.location(), problem));
             }
             true => NpzContents::Packed,
         };
@@ -107,23 +101,25 @@ impl Format for Npz {
 fn columns(file: &dyn StoredObject, arrays: &[ZipMember]) -> Result<Vec<NpyColumn>, DataError> {
     let mut columns = Vec::new();
     for array in arrays {
-        let header = header_at(file, array.start, array.bytes)?;
+        let header = NpyHeader::read_at(file, array.start, array.bytes)?;
         let start = array.start + header.bytes as u64;
         let column = NpyColumn::new(&array.name, &header, start);
-        columns.push(column.map_err(|problem| refused(file, problem))?);
+        columns.push(column.map_err(|problem| DataError::format(file.location(), problem))?);
     }
-    equally_long(&columns).map_err(|problem| refused(file, problem))?;
+    equally_long(&columns).map_err(|problem| DataError::format(file.location(), problem))?;
     Ok(columns)
 }
 
-fn equally_long(columns: &[NpyColumn]) -> Result<u64, String> {
+fn equally_long(columns: &[NpyColumn]) -> Result<u64, NpyError> {
     let rows = columns.first().map_or(0, |column| column.rows);
     match columns.iter().find(|column| column.rows != rows) {
         None => Ok(rows),
-        Some(other) => Err(format!(
-            "array {:?} has {} rows, array {:?} has {rows}: the numbers of rows must be equal, or request only some arrays",
-            other.name, other.rows, columns[0].name
-        )),
+        Some(other) => Err(NpyError::RowCounts {
+            name: other.name.clone(),
+            rows: other.rows,
+            first: columns[0].name.clone(),
+            first_rows: rows,
+        }),
     }
 }
 
@@ -146,7 +142,7 @@ impl NpzFile {
         &self,
         hasher: &mut ContentHasher<'_>,
         found: &mut ItemSink<'_>,
-    ) -> Result<Option<String>, DataError> {
+    ) -> Result<Option<NpyError>, DataError> {
         let mut damage = None;
         for array in &self.arrays {
             let mut crc = flate2::Crc::new();
@@ -176,7 +172,7 @@ impl NpzFile {
     }
 
     /// Unpacks all arrays and verifies their checksums.
-    fn unpack(&self, packed: &[SharedBytes]) -> Result<Vec<Vec<u8>>, String> {
+    fn unpack(&self, packed: &[SharedBytes]) -> Result<Vec<Vec<u8>>, NpyError> {
         let arrays = self.arrays.iter().zip(packed);
         arrays
             .map(|(array, packed)| contents(array, packed.as_ref()))
@@ -184,14 +180,16 @@ impl NpzFile {
     }
 
     /// Returns the rows of unpacked arrays.
-    fn columns(&self, unpacked: Vec<Vec<u8>>) -> Result<Vec<(NpyColumn, SharedBytes)>, String> {
+    fn columns(&self, unpacked: Vec<Vec<u8>>) -> Result<Vec<(NpyColumn, SharedBytes)>, NpyError> {
         let mut columns = Vec::new();
         for (array, file) in self.arrays.iter().zip(unpacked) {
             let header = NpyHeader::read(&file)?;
             let column = NpyColumn::new(&array.name, &header, 0)?;
             let numbers = column.rows.checked_mul(column.row_bytes);
             let end = numbers.and_then(|bytes| bytes.checked_add(header.bytes as u64));
-            let short = || format!("array {:?} is cut off", array.name);
+            let short = || NpyError::ArrayCutOff {
+                name: array.name.clone(),
+            };
             let end = end
                 .filter(|&end| end <= file.len() as u64)
                 .ok_or_else(short)? as usize;
@@ -204,14 +202,9 @@ impl NpzFile {
     }
 
     /// Returns the result of a scan of a damaged file, which is not used.
-    fn damaged(&self, problem: String, found: &mut ItemSink<'_>) -> Result<[u8; 32], DataError> {
+    fn damaged(&self, problem: NpyError, found: &mut ItemSink<'_>) -> Result<[u8; 32], DataError> {
         found(ScanItem::Bad {
-            record: BadRecord {
-                file: self.file.location().to_owned(),
-                offset: 0,
-                record: None,
-                problem,
-            },
+            record: BadRecord::new(self.file.location(), 0, None, problem),
             bytes: self.file.bytes(),
         })?;
         Ok([0; 32])
@@ -254,10 +247,11 @@ impl RecordFile for NpzFile {
                 drop(packed);
                 let columns = self
                     .columns(unpacked)
-                    .map_err(|problem| refused(&*self.file, problem))?;
+                    .map_err(|problem| DataError::format(self.file.location(), problem))?;
                 let rows = columns.first().map_or(0, |(column, _)| column.rows);
-                let rows = u32::try_from(rows)
-                    .map_err(|_| refused(&*self.file, "the arrays have too many rows"))?;
+                let rows = u32::try_from(rows).map_err(|_| {
+                    DataError::format(self.file.location(), "the arrays have too many rows")
+                })?;
                 if rows > 0 {
                     found(ScanItem::Extent(Extent {
                         start: 0,
@@ -300,7 +294,7 @@ impl RecordFile for NpzFile {
             NpzContents::Packed => self
                 .unpack(&pieces)
                 .and_then(|unpacked| self.columns(unpacked))
-                .map_err(|problem| changed(file, extent, &problem))?
+                .map_err(|problem| changed(file, extent, problem))?
                 .into_iter()
                 .unzip(),
         };

@@ -1,9 +1,13 @@
 //! [`ArrayRows`]: consecutive rows of one or several arrays.
 
-use super::super::tfrecord::changed;
-use super::super::{Extent, NumberType, Record, Records, SharedBytes, Value};
-use super::NpyHeader;
+use super::super::record_file::changed;
+use super::super::{BadRecord, Extent, NumberType, Record, Records, SharedBytes, Value};
+use super::error::NpyError;
+use super::header::NpyHeader;
 use crate::error::DataError;
+
+/// Approximate size of an extent, in bytes.
+pub(super) const EXTENT_BYTES: u64 = 64 << 10;
 
 /// An array whose rows are the values of a field.
 #[derive(Debug, Clone)]
@@ -18,11 +22,11 @@ pub(super) struct NpyColumn {
 
 impl NpyColumn {
     /// Creates a column; returns an error for an array without a first axis or with empty rows.
-    pub(super) fn new(name: &str, header: &NpyHeader, start: u64) -> Result<Self, String> {
+    pub(super) fn new(name: &str, header: &NpyHeader, start: u64) -> Result<Self, NpyError> {
         let Some((&rows, rest)) = header.shape.split_first() else {
-            return Err(format!(
-                "array {name:?} is a single number; its first axis must be the record"
-            ));
+            return Err(NpyError::SingleNumber {
+                name: name.to_owned(),
+            });
         };
         let row = rest
             .iter()
@@ -37,10 +41,10 @@ impl NpyColumn {
                 row_bytes,
                 start,
             }),
-            None => Err(format!(
-                "the rows of array {name:?} with shape {:?} are empty",
-                header.shape
-            )),
+            None => Err(NpyError::EmptyRows {
+                name: name.to_owned(),
+                shape: header.shape.clone(),
+            }),
         }
     }
 }
@@ -83,11 +87,13 @@ impl Records for ArrayRows {
             let bytes = column.row_bytes as usize;
             let start = number as usize * bytes;
             let row = piece.as_ref().get(start..start + bytes);
-            let row = row.ok_or_else(|| super::super::BadRecord {
-                file: self.file.clone(),
-                offset: self.start,
-                record: None,
-                problem: format!("the extent has no row {number}"),
+            let row = row.ok_or_else(|| {
+                BadRecord::new(
+                    self.file.clone(),
+                    self.start,
+                    None,
+                    format_args!("the extent has no row {number}"),
+                )
             })?;
             let value = Value::Numbers {
                 dtype: column.dtype,

@@ -1,5 +1,6 @@
 //! Arrays of every type and in every kind of archive, damage, impossible shapes.
 
+use super::super::NumberType;
 use super::*;
 use crate::format::testing::{MemoryObject, read_all, scanned};
 use crate::format::{FieldSelection, Record, Value};

@@ -8,6 +8,7 @@ use rawzip::{CompressionMethod, MAX_CENTRAL_DIRECTORY_RECORD_SIZE, ReaderAt, Zip
 use ronde_store::{StoreError, StoredObject};
 
 use super::super::RECORD_BYTES_MAX;
+use super::error::NpyError;
 
 /// The largest size of a directory, in bytes.
 const DIRECTORY_MAX: u64 = 16 << 20;
@@ -112,19 +113,22 @@ pub(super) fn members(file: &dyn StoredObject) -> Result<Vec<ZipMember>, ZipErro
 }
 
 /// Unpacks the contents of a member and verifies their checksum.
-pub(super) fn contents(member: &ZipMember, packed: &[u8]) -> Result<Vec<u8>, String> {
+pub(super) fn contents(member: &ZipMember, packed: &[u8]) -> Result<Vec<u8>, NpyError> {
     if member.bytes > RECORD_BYTES_MAX {
-        return Err(format!(
-            "array {:?} is too large to be unpacked",
-            member.name
-        ));
+        return Err(NpyError::TooLarge {
+            name: member.name.clone(),
+            bytes: member.bytes,
+        });
     }
     let mut contents = Vec::new();
     match member.is_deflated {
         true => {
             let mut decoder = flate2::bufread::DeflateDecoder::new(packed).take(member.bytes + 1);
             let unpacked = decoder.read_to_end(&mut contents);
-            unpacked.map_err(|error| format!("cannot unpack array {:?}: {error}", member.name))?;
+            unpacked.map_err(|error| NpyError::Unpack {
+                name: member.name.clone(),
+                cause: error.to_string(),
+            })?;
         }
         false => contents.extend_from_slice(packed),
     }
@@ -136,7 +140,9 @@ pub(super) fn contents(member: &ZipMember, packed: &[u8]) -> Result<Vec<u8>, Str
     }
 }
 
-/// Returns the message for an array whose bytes do not match their checksum.
-pub(super) fn wrong_crc(member: &ZipMember) -> String {
-    format!("array {:?} is damaged: wrong CRC-32", member.name)
+/// Returns the error for an array whose bytes do not match their checksum.
+pub(super) fn wrong_crc(member: &ZipMember) -> NpyError {
+    NpyError::Checksum {
+        name: member.name.clone(),
+    }
 }

@@ -10,6 +10,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::super::{NumberType, Value};
 use super::column_type::{ColumnType, big_endian, decimal_to_f64};
+use super::error::TableError;
 
 /// The values of a column.
 enum ColumnValues {
@@ -222,9 +223,11 @@ impl ParquetColumn {
     }
 
     /// Returns the value of a row; `None` for null.
-    pub(super) fn value(&self, row: usize) -> Result<Option<Value<'_>>, String> {
+    pub(super) fn value(&self, row: usize) -> Result<Option<Value<'_>>, TableError> {
         if self.with_null.contains(&row) {
-            return Err(format!("the list in column {:?} has a null", self.name));
+            return Err(TableError::Null {
+                name: self.name.clone(),
+            });
         }
         let (start, end) = match self.starts.is_empty() {
             true => (row, row + 1),
@@ -239,11 +242,11 @@ impl ParquetColumn {
                 let bytes = bytes.get(start * width..end * width);
                 Value::Numbers {
                     dtype: *dtype,
-                    bytes: Cow::Borrowed(bytes.ok_or("the column is cut off")?),
+                    bytes: Cow::Borrowed(bytes.ok_or(TableError::ColumnCutOff)?),
                 }
             }
             ColumnValues::Bytes(all) => {
-                let values = all.get(start..end).ok_or("the column is cut off")?;
+                let values = all.get(start..end).ok_or(TableError::ColumnCutOff)?;
                 match values {
                     [one] if !self.is_list => Value::Bytes(Cow::Borrowed(one.data())),
                     values => Value::List(

@@ -4,9 +4,10 @@ use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::schema::types::{self, ColumnDescriptor, SchemaDescriptor};
 
 use super::super::NumberType;
+use super::error::TableError;
 
 /// The largest number of digits of a decimal: those that fit 128 bits.
-const DIGITS_MAX: i32 = 38;
+pub(super) const DIGITS_MAX: i32 = 38;
 
 /// How the values of a column are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +25,13 @@ impl ColumnType {
     ///
     /// # Errors
     /// Returns the name of the column's property that is not supported.
-    pub(super) fn of(schema: &SchemaDescriptor, column: usize) -> Result<Self, String> {
+    pub(super) fn of(schema: &SchemaDescriptor, column: usize) -> Result<Self, TableError> {
         let descr = schema.column(column);
         check_groups(schema, &descr)?;
         if descr.max_rep_level() > 1 {
-            return Err("nested lists are not supported".to_owned());
+            return Err(TableError::Types {
+                types: "nested lists",
+            });
         }
         match descr.logical_type_ref() {
             Some(logical) => Self::of_logical(logical, &descr),
@@ -36,7 +39,7 @@ impl ColumnType {
         }
     }
 
-    fn of_logical(logical: &LogicalType, descr: &ColumnDescriptor) -> Result<Self, String> {
+    fn of_logical(logical: &LogicalType, descr: &ColumnDescriptor) -> Result<Self, TableError> {
         match logical {
             LogicalType::String | LogicalType::Enum | LogicalType::Json | LogicalType::Bson => {
                 Ok(Self::Bytes)
@@ -48,12 +51,14 @@ impl ColumnType {
             LogicalType::Date => Err(unsupported("dates")),
             LogicalType::Time(_) => Err(unsupported("times")),
             LogicalType::Timestamp(_) => Err(unsupported("timestamps")),
-            LogicalType::Unknown => Err("columns of nulls only are not supported".to_owned()),
-            other => Err(format!("the logical type {other:?} is not supported")),
+            LogicalType::Unknown => Err(TableError::Types {
+                types: "columns of nulls only",
+            }),
+            other => Err(logical_type(other)),
         }
     }
 
-    fn of_converted(descr: &ColumnDescriptor) -> Result<Self, String> {
+    fn of_converted(descr: &ColumnDescriptor) -> Result<Self, TableError> {
         match descr.converted_type() {
             ConvertedType::NONE
             | ConvertedType::INT_8
@@ -75,11 +80,13 @@ impl ColumnType {
                 Err(unsupported("timestamps"))
             }
             ConvertedType::INTERVAL => Err(unsupported("intervals")),
-            other => Err(format!("the type {other:?} is not supported")),
+            other => Err(TableError::OtherType {
+                name: format!("{other:?}"),
+            }),
         }
     }
 
-    fn of_physical(descr: &ColumnDescriptor, is_unsigned: bool) -> Result<Self, String> {
+    fn of_physical(descr: &ColumnDescriptor, is_unsigned: bool) -> Result<Self, TableError> {
         Ok(match descr.physical_type() {
             Type::BOOLEAN => Self::Numbers(NumberType::Bool),
             Type::INT32 if is_unsigned => Self::Numbers(NumberType::U32),
@@ -93,30 +100,35 @@ impl ColumnType {
         })
     }
 
-    fn decimal(scale: i32, precision: i32) -> Result<Self, String> {
+    fn decimal(scale: i32, precision: i32) -> Result<Self, TableError> {
         match u32::try_from(scale) {
             Ok(scale) if (1..=DIGITS_MAX).contains(&precision) && scale <= precision as u32 => {
                 Ok(Self::Decimal { scale })
             }
-            _ => Err(format!(
-                "decimals of {precision} digits, {scale} of them after the point, are not supported; \
-                 the limit is {DIGITS_MAX} digits"
-            )),
+            _ => Err(TableError::Decimal { precision, scale }),
         }
     }
 }
 
-fn unsupported(what: &str) -> String {
-    format!("{what} are not supported; store the column as integers or floats")
+const MAPS: TableError = TableError::Types { types: "maps" };
+
+fn unsupported(types: &'static str) -> TableError {
+    TableError::Convertible { types }
+}
+
+fn logical_type(of: &LogicalType) -> TableError {
+    TableError::LogicalType {
+        name: format!("{of:?}"),
+    }
 }
 
 /// Refuses columns inside groups whose meaning is not that of a struct or a list.
-fn check_groups(schema: &SchemaDescriptor, descr: &ColumnDescriptor) -> Result<(), String> {
+fn check_groups(schema: &SchemaDescriptor, descr: &ColumnDescriptor) -> Result<(), TableError> {
     let mut group: &types::Type = schema.root_schema();
     for part in descr.path().parts() {
         let mut fields = group.get_fields().iter();
         let Some(field) = fields.find(|field| field.name() == part) else {
-            return Err("its path is not in the schema".to_owned());
+            return Err(TableError::NotInSchema);
         };
         if field.is_primitive() {
             return Ok(());
@@ -124,14 +136,14 @@ fn check_groups(schema: &SchemaDescriptor, descr: &ColumnDescriptor) -> Result<(
         let info = field.get_basic_info();
         match info.logical_type_ref() {
             None | Some(LogicalType::List) => {}
-            Some(LogicalType::Map) => return Err("maps are not supported".to_owned()),
-            Some(other) => return Err(format!("the logical type {other:?} is not supported")),
+            Some(LogicalType::Map) => return Err(MAPS),
+            Some(other) => return Err(logical_type(other)),
         }
         if matches!(
             info.converted_type(),
             ConvertedType::MAP | ConvertedType::MAP_KEY_VALUE
         ) {
-            return Err("maps are not supported".to_owned());
+            return Err(MAPS);
         }
         group = field;
     }

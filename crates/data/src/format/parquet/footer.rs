@@ -3,7 +3,6 @@
 use ronde_core::protobuf::read_varint;
 use ronde_store::StoredObject;
 
-use super::refused;
 use crate::error::DataError;
 
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -18,18 +17,18 @@ const ENCRYPTED: &str = "encrypted Parquet files are not supported";
 
 /// Reads the bytes of a file's footer.
 pub(super) fn footer(file: &dyn StoredObject) -> Result<Vec<u8>, DataError> {
+    let refused = |problem: &str| DataError::format(file.location(), problem);
     let mut tail = vec![0; file.bytes().min(FIRST_READ) as usize];
     file.read_at(file.bytes() - tail.len() as u64, &mut tail)?;
     let (before, last) = tail
         .split_last_chunk::<{ TAIL_BYTES as usize }>()
-        .ok_or_else(|| refused(file, "too short for a Parquet file"))?;
+        .ok_or_else(|| refused("too short for a Parquet file"))?;
     let &[a, b, c, d, ref magic @ ..] = last;
     match magic {
         magic if magic == MAGIC => {}
-        magic if magic == MAGIC_ENCRYPTED => return Err(refused(file, ENCRYPTED)),
+        magic if magic == MAGIC_ENCRYPTED => return Err(refused(ENCRYPTED)),
         _ => {
             return Err(refused(
-                file,
                 "no Parquet magic number at the end of the file; it may be cut off",
             ));
         }
@@ -37,7 +36,7 @@ pub(super) fn footer(file: &dyn StoredObject) -> Result<Vec<u8>, DataError> {
     let length = u64::from(u32::from_le_bytes([a, b, c, d]));
     if length > FOOTER_MAX || length + TAIL_BYTES > file.bytes() {
         let problem = format!("invalid footer length of {length} bytes");
-        return Err(refused(file, problem));
+        return Err(refused(&problem));
     }
     let footer = match (before.len() as u64).checked_sub(length) {
         Some(start) => before[start as usize..].to_vec(),
@@ -48,7 +47,7 @@ pub(super) fn footer(file: &dyn StoredObject) -> Result<Vec<u8>, DataError> {
         }
     };
     match names_encryption(&footer) {
-        Some(true) => Err(refused(file, ENCRYPTED)),
+        Some(true) => Err(refused(ENCRYPTED)),
         _ => Ok(footer),
     }
 }

@@ -6,14 +6,22 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes};
 use parquet::column::reader::get_column_reader;
 use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::column::ParquetColumn;
 use super::column_type::ColumnType;
-use super::{TableSchema, caught};
+use super::error::{TableError, caught};
 use crate::error::DataError;
 use crate::format::{BadRecord, Record, Records, SharedBytes};
+
+/// The contents of a footer and the requested columns.
+pub(super) struct TableSchema {
+    pub(super) metadata: ParquetMetaData,
+    pub(super) names: Vec<String>,
+    pub(super) columns: Vec<usize>,
+}
 
 /// The bytes of a column with their offset in the file.
 struct ColumnBytes {
@@ -64,9 +72,9 @@ impl RowGroup {
         table: &TableSchema,
         number: usize,
         ranges: Vec<((usize, Range<u64>), SharedBytes)>,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, TableError> {
         let group = table.metadata.row_group(number);
-        let rows = u32::try_from(group.num_rows()).map_err(|_| "too many rows")?;
+        let rows = u32::try_from(group.num_rows()).map_err(|_| TableError::TooManyRows)?;
         let start = ranges.first().map_or(0, |((_, range), _)| range.start);
         let mut columns = Vec::new();
         for ((column, range), piece) in ranges {
@@ -83,8 +91,10 @@ impl RowGroup {
                 let reader = get_column_reader(descr.clone(), Box::new(pages));
                 ParquetColumn::read(name, &descr, kind, reader, rows as usize)
             });
-            let decoded =
-                decoded.map_err(|problem| format!("cannot decode column {name:?}: {problem}"))?;
+            let decoded = decoded.map_err(|cause| TableError::Decode {
+                name: name.clone(),
+                cause: Box::new(cause),
+            })?;
             columns.push((column, decoded));
         }
         // In the order of the schema, not of their offsets.
@@ -100,14 +110,16 @@ impl RowGroup {
 
 impl Records for RowGroup {
     fn record(&self, number: u32) -> Result<Record<'_>, DataError> {
-        let bad = |problem: String| BadRecord {
-            file: self.file.clone(),
-            offset: self.start,
-            record: None,
-            problem: format!("row {number} of the row group: {problem}"),
+        let bad = |problem: TableError| {
+            BadRecord::new(
+                self.file.clone(),
+                self.start,
+                None,
+                format_args!("row {number} of the row group: {problem}"),
+            )
         };
         if number >= self.rows {
-            return Err(bad("no such row".to_owned()).into());
+            return Err(bad(TableError::NoSuchRow).into());
         }
         let mut record = Record::default();
         for column in &self.columns {

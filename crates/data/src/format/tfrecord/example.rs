@@ -11,6 +11,27 @@ use ronde_core::protobuf::read_varint;
 
 use super::super::{FieldSelection, NumberType, Record, Value};
 
+/// The reason why a record cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ExampleError {
+    #[error("invalid tf.train.Example: a number is cut off")]
+    NumberCutOff,
+    #[error("invalid tf.train.Example: a number is incomplete")]
+    NumberIncomplete,
+    #[error("invalid tf.train.Example: a field of {bytes} bytes, but {left} remain")]
+    FieldCutOff { bytes: u64, left: usize },
+    #[error("invalid tf.train.Example: wire type {wire}")]
+    WireType { wire: u64 },
+    #[error("invalid tf.train.Example: a field with number 0")]
+    FieldZero,
+    #[error("invalid tf.train.Example: the name of a feature is not UTF-8")]
+    Name,
+    #[error("tf.train.SequenceExample is not supported")]
+    Sequence,
+    #[error("its bytes are damaged: wrong CRC-32C")]
+    Checksum,
+}
+
 /// A field of a message.
 enum WireField<'a> {
     Varint(u64),
@@ -25,24 +46,22 @@ struct WireFields<'a> {
 }
 
 impl<'a> WireFields<'a> {
-    fn varint(&mut self) -> Result<u64, String> {
+    fn varint(&mut self) -> Result<u64, ExampleError> {
         let value = read_varint(&mut self.bytes);
-        value.ok_or_else(|| "invalid tf.train.Example: a number is cut off".to_owned())
+        value.ok_or(ExampleError::NumberCutOff)
     }
 
-    fn take(&mut self, bytes: u64) -> Result<&'a [u8], String> {
+    fn take(&mut self, bytes: u64) -> Result<&'a [u8], ExampleError> {
         if bytes > self.bytes.len() as u64 {
-            return Err(format!(
-                "invalid tf.train.Example: a field of {bytes} bytes, but {} remain",
-                self.bytes.len()
-            ));
+            let left = self.bytes.len();
+            return Err(ExampleError::FieldCutOff { bytes, left });
         }
         let (taken, rest) = self.bytes.split_at(bytes as usize);
         self.bytes = rest;
         Ok(taken)
     }
 
-    fn next(&mut self) -> Result<Option<(u64, WireField<'a>)>, String> {
+    fn next(&mut self) -> Result<Option<(u64, WireField<'a>)>, ExampleError> {
         if self.bytes.is_empty() {
             return Ok(None);
         }
@@ -58,10 +77,10 @@ impl<'a> WireFields<'a> {
                 let bytes = self.take(4)?.first_chunk().copied();
                 WireField::Fixed32(bytes.unwrap_or_default())
             }
-            wire => return Err(format!("invalid tf.train.Example: wire type {wire}")),
+            wire => return Err(ExampleError::WireType { wire }),
         };
         match tag >> 3 {
-            0 => Err("invalid tf.train.Example: a field with number 0".to_owned()),
+            0 => Err(ExampleError::FieldZero),
             number => Ok(Some((number, field))),
         }
     }
@@ -81,14 +100,14 @@ const FEATURE_LISTS: u64 = 2;
 /// Calls `each` with name and message of every feature.
 fn features<'a>(
     bytes: &'a [u8],
-    mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), String>,
-) -> Result<(), String> {
+    mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), ExampleError>,
+) -> Result<(), ExampleError> {
     let mut example = WireFields { bytes };
     while let Some((number, field)) = example.next()? {
         let bytes = match (number, field) {
             (1, WireField::Bytes(bytes)) => bytes,
             (FEATURE_LISTS, WireField::Bytes(_)) => {
-                return Err("tf.train.SequenceExample is not supported".to_owned());
+                return Err(ExampleError::Sequence);
             }
             _ => continue,
         };
@@ -116,8 +135,8 @@ fn features<'a>(
 /// last one counts.
 fn list<'a>(
     feature: &'a [u8],
-    mut each: impl FnMut(u64, WireField<'a>) -> Result<(), String>,
-) -> Result<Option<u64>, String> {
+    mut each: impl FnMut(u64, WireField<'a>) -> Result<(), ExampleError>,
+) -> Result<Option<u64>, ExampleError> {
     let mut kind = None;
     let mut parts = WireFields { bytes: feature };
     while let Some((number, field)) = parts.next()? {
@@ -136,7 +155,7 @@ fn list<'a>(
 }
 
 /// Checks an example without keeping it. Cost: one pass over everything but the contents of byte strings.
-pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
+pub(super) fn check(bytes: &[u8]) -> Result<(), ExampleError> {
     features(bytes, |name, feature| {
         text(name)?;
         list(feature, |kind, field| match (kind, field) {
@@ -154,20 +173,22 @@ pub(super) fn check(bytes: &[u8]) -> Result<(), String> {
     })
 }
 
-fn text(name: &[u8]) -> Result<&str, String> {
-    std::str::from_utf8(name)
-        .map_err(|_| "invalid tf.train.Example: the name of a feature is not UTF-8".to_owned())
+fn text(name: &[u8]) -> Result<&str, ExampleError> {
+    std::str::from_utf8(name).map_err(|_| ExampleError::Name)
 }
 
-fn floats(packed: &[u8]) -> Result<&[u8], String> {
+fn floats(packed: &[u8]) -> Result<&[u8], ExampleError> {
     match packed.len() % 4 {
         0 => Ok(packed),
-        _ => Err("invalid tf.train.Example: a number is incomplete".to_owned()),
+        _ => Err(ExampleError::NumberIncomplete),
     }
 }
 
 /// Returns the requested features of an example, in the order requested.
-pub(super) fn record<'a>(bytes: &'a [u8], wanted: &FieldSelection) -> Result<Record<'a>, String> {
+pub(super) fn record<'a>(
+    bytes: &'a [u8],
+    wanted: &FieldSelection,
+) -> Result<Record<'a>, ExampleError> {
     let fields = match wanted {
         FieldSelection::All => all(bytes)?,
         FieldSelection::Fields(wanted) => {
@@ -188,7 +209,7 @@ pub(super) fn record<'a>(bytes: &'a [u8], wanted: &FieldSelection) -> Result<Rec
 }
 
 /// Returns all features of an example.
-fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, String> {
+fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, ExampleError> {
     let mut found: Vec<(Cow<'_, str>, Value<'_>)> = Vec::new();
     let mut positions: HashMap<&str, usize> = HashMap::new();
     features(bytes, |name, feature| {
@@ -209,7 +230,7 @@ fn all(bytes: &[u8]) -> Result<Vec<(Cow<'_, str>, Value<'_>)>, String> {
 }
 
 /// Returns the value of a feature, or `None` if no list is set.
-fn value(feature: &[u8]) -> Result<Option<Value<'_>>, String> {
+fn value(feature: &[u8]) -> Result<Option<Value<'_>>, ExampleError> {
     let mut texts: Vec<Cow<'_, [u8]>> = Vec::new();
     let mut numbers: Cow<'_, [u8]> = Cow::Borrowed(&[]);
     let mut of = 0;

@@ -9,9 +9,6 @@ pub(super) const HEADER_BYTES: usize = 12;
 /// Size of the checksum after the bytes.
 pub(super) const FOOTER_BYTES: usize = 4;
 
-/// The message for bytes whose checksum differs.
-pub(super) const WRONG_DATA: &str = "its bytes are damaged: wrong CRC-32C";
-
 /// A record in the buffer where it was found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct RecordFrame {

@@ -1,12 +1,14 @@
 //! The scan of a TFRecord file: verifies every checksum and the structure of every record.
 
+use std::fmt;
 use std::io::Read;
 use std::sync::Arc;
 
 use flate2::read::MultiGzDecoder;
 use ronde_store::StoredObject;
 
-use super::frames::{HEADER_BYTES, NextFrame, WRONG_DATA, next};
+use super::example::ExampleError;
+use super::frames::{HEADER_BYTES, NextFrame, next};
 use super::{EXTENT_BYTES, example, is_compressed};
 use crate::error::DataError;
 use crate::format::object::{ObjectReader, failed};
@@ -55,13 +57,13 @@ pub(super) fn scan(
 }
 
 fn too_large(file: &str, how: &str) -> DataError {
-    DataError::Format {
-        file: file.to_owned(),
-        problem: format!(
+    DataError::format(
+        file,
+        format_args!(
             "the compressed file is too large to be unpacked at once: the limits are {EXTENT_BYTES_MAX} bytes packed \
              and {RECORD_BYTES_MAX} unpacked, and it has more bytes {how}; make its shards smaller"
         ),
-    }
+    )
 }
 
 struct TfRecordScan<'a, 'b> {
@@ -124,7 +126,7 @@ impl<'a, 'b> TfRecordScan<'a, 'b> {
                     let bytes = frame.bytes();
                     let problem = match frame.is_sound(data) {
                         true => example::check(data).err(),
-                        false => Some(WRONG_DATA.to_owned()),
+                        false => Some(ExampleError::Checksum),
                     };
                     match problem {
                         Some(problem) => self.bad(offset, bytes as u64, problem)?,
@@ -147,14 +149,14 @@ impl<'a, 'b> TfRecordScan<'a, 'b> {
         }
     }
 
-    fn bad(&mut self, offset: u64, bytes: u64, problem: String) -> Result<(), DataError> {
+    fn bad(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        problem: impl fmt::Display,
+    ) -> Result<(), DataError> {
         self.close()?;
-        let record = BadRecord {
-            file: self.file.to_owned(),
-            offset,
-            record: Some(self.number),
-            problem,
-        };
+        let record = BadRecord::new(self.file, offset, Some(self.number), problem);
         (self.found)(ScanItem::Bad { record, bytes })
     }
 

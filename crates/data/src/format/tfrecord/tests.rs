@@ -235,8 +235,9 @@ fn unpacked_lists_unknown_fields_and_repeated_names_are_read() {
     let both = [first.clone(), entry(&wrap(2, &float)), wrap(9, b"unknown")].concat();
     let read = |features: &[u8]| {
         let example = wrap(1, features);
-        super::example::check(&example)?;
-        let record = super::example::record(&example, &FieldSelection::All)?;
+        super::example::check(&example).map_err(|error| error.to_string())?;
+        let record = super::example::record(&example, &FieldSelection::All)
+            .map_err(|error| error.to_string())?;
         Ok::<_, String>(record.get("n").map(|value| format!("{value:?}")))
     };
     let shown = |value: Value<'_>| Ok(Some(format!("{value:?}")));

@@ -6,6 +6,20 @@ use serde_json::Value as Json;
 
 use super::super::{NumberType, Value};
 
+/// The reason why a field of a JSON member cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum JsonError {
+    #[error("member `{member}` is not valid JSON: {cause}")]
+    Syntax {
+        member: String,
+        cause: serde_json::Error,
+    },
+    #[error("`{path}` is an object; name one of its values")]
+    Object { path: String },
+    #[error("`{path}` holds values that are neither numbers nor texts")]
+    Values { path: String },
+}
+
 /// Returns member and path of a field inside a JSON member: `json.size.0` is item 0 of `size` of `json`.
 pub(super) fn split(field: &str) -> Option<(&str, &str)> {
     let (member, path) = field.split_once("json.")?;
@@ -15,7 +29,7 @@ pub(super) fn split(field: &str) -> Option<(&str, &str)> {
 }
 
 /// Returns the value at a path; `None` if it is absent or null.
-pub(super) fn value(document: &Json, path: &str) -> Result<Option<Value<'static>>, String> {
+pub(super) fn value(document: &Json, path: &str) -> Result<Option<Value<'static>>, JsonError> {
     let mut at = document;
     for part in path.split('.') {
         let next = match at {
@@ -37,12 +51,14 @@ pub(super) fn value(document: &Json, path: &str) -> Result<Option<Value<'static>
             Ok(Some(Value::List(list.collect())))
         }
         Json::Array(array) => numbers(array, path).map(Some),
-        Json::Object(_) => Err(format!("`{path}` is an object; name one of its values")),
+        Json::Object(_) => Err(JsonError::Object {
+            path: path.to_owned(),
+        }),
         one => numbers(std::slice::from_ref(one), path).map(Some),
     }
 }
 
-fn numbers(all: &[Json], path: &str) -> Result<Value<'static>, String> {
+fn numbers(all: &[Json], path: &str) -> Result<Value<'static>, JsonError> {
     let integer = |one: &Json| one.as_i64().or_else(|| one.as_bool().map(i64::from));
     let integers: Option<Vec<i64>> = all.iter().map(integer).collect();
     if let Some(integers) = integers {
@@ -51,8 +67,9 @@ fn numbers(all: &[Json], path: &str) -> Result<Value<'static>, String> {
     let mut bytes = Vec::with_capacity(8 * all.len());
     for one in all {
         let number = one.as_f64();
-        let number = number
-            .ok_or_else(|| format!("`{path}` holds values that are neither numbers nor texts"))?;
+        let number = number.ok_or_else(|| JsonError::Values {
+            path: path.to_owned(),
+        })?;
         bytes.extend_from_slice(&number.to_le_bytes());
     }
     Ok(Value::Numbers {
@@ -79,7 +96,7 @@ mod tests {
         let text = r#"{"label": 7, "half": 0.5, "is": true, "name": "cat", "none": null,
             "box": [1, 2.5], "size": [3, 4], "tags": ["a", "b"], "deep": {"er": [[9]]}}"#;
         let document: Json = serde_json::from_str(text).unwrap();
-        let at = |path: &str| value(&document, path);
+        let at = |path: &str| value(&document, path).map_err(|error| error.to_string());
         assert_eq!(at("label"), Ok(Some(Value::integers(&[7]))));
         assert_eq!(at("is"), Ok(Some(Value::integers(&[1]))));
         assert_eq!(at("size"), Ok(Some(Value::integers(&[3, 4]))));

@@ -36,15 +36,42 @@ const HARD_LINK: &str =
 const SPARSE: &str =
     "is a sparse file, which is not supported: write the archive without `tar --sparse`";
 
+/// The reason why an archive cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum TarProblem {
+    #[error("a header is damaged; the rest of the file is unreadable")]
+    Header,
+    #[error("a pax header is damaged")]
+    Pax,
+    #[error("sparse files are not supported")]
+    Sparse,
+    #[error("a name or header of {bytes} bytes; the limit is {NAME_BYTES_MAX}")]
+    NameLength { bytes: u64 },
+    #[error("invalid member size of {bytes} bytes")]
+    MemberSize { bytes: u64 },
+    #[error("the archive has no end mark; it may be cut off")]
+    NoEndMark,
+    #[error("the file ends inside a header")]
+    HeaderCutOff,
+    #[error("the file ends inside a block")]
+    BlockCutOff,
+    #[error("the file ends {bytes} bytes before the end of a member")]
+    MemberCutOff { bytes: u64 },
+    #[error(
+        "{bytes} bytes after the end of the archive, from byte {offset}, are not another archive"
+    )]
+    AfterEnd { bytes: u64, offset: u64 },
+    #[error(transparent)]
+    Stream(io::Error),
+}
+
 /// An error that ends the reading of an archive.
 #[derive(Debug)]
 pub(super) struct TarError {
     pub(super) offset: u64,
-    pub(super) problem: String,
+    pub(super) problem: TarProblem,
     /// Whether it is inside a file rather than where a file would start.
     pub(super) is_inside: bool,
-    /// The error of the stream.
-    pub(super) cause: Option<io::Error>,
 }
 
 /// An iterator over the files of an archive. The data of each must be skipped before the next call.
@@ -84,12 +111,11 @@ impl<R: Read> TarMembers<R> {
         self.window.position()
     }
 
-    fn broken(&self, is_inside: bool, problem: impl Into<String>) -> TarError {
+    fn broken(&self, is_inside: bool, problem: TarProblem) -> TarError {
         TarError {
             offset: self.window.position(),
-            problem: problem.into(),
+            problem,
             is_inside,
-            cause: None,
         }
     }
 
@@ -97,9 +123,8 @@ impl<R: Read> TarMembers<R> {
         let offset = self.window.position();
         self.window.look(bytes).map_err(|error| TarError {
             offset,
-            problem: error.to_string(),
+            problem: TarProblem::Stream(error),
             is_inside: true,
-            cause: Some(error),
         })
     }
 
@@ -134,8 +159,8 @@ impl<R: Read> TarMembers<R> {
         let header = match buffered.first_chunk::<BLOCK>() {
             Some(block) => TarHeader::read(block),
             None => Err(match bytes {
-                0 => "the archive has no end mark; it may be cut off".to_owned(),
-                _ => "the file ends inside a header".to_owned(),
+                0 => TarProblem::NoEndMark,
+                _ => TarProblem::HeaderCutOff,
             }),
         };
         match header {
@@ -166,11 +191,8 @@ impl<R: Read> TarMembers<R> {
         let bytes = self.window.position() - offset;
         TarError {
             offset: mark,
-            problem: format!(
-                "{bytes} bytes after the end of the archive, from byte {offset}, are not another archive"
-            ),
+            problem: TarProblem::AfterEnd { bytes, offset },
             is_inside: false,
-            cause: None,
         }
     }
 
@@ -206,9 +228,8 @@ impl<R: Read> TarMembers<R> {
                     let size = long_size.unwrap_or(header.size);
                     let begin = self.position();
                     let end = begin.checked_add(size).filter(|&end| end < u64::MAX / 2);
-                    let end = end.ok_or_else(|| {
-                        self.broken(true, format!("invalid member size of {size} bytes"))
-                    })?;
+                    let end = end
+                        .ok_or_else(|| self.broken(true, TarProblem::MemberSize { bytes: size }))?;
                     return Ok(Some(TarMember {
                         name: long_name.unwrap_or(header.name),
                         start,
@@ -241,10 +262,7 @@ impl<R: Read> TarMembers<R> {
             self.window.advance(count);
             left -= count as u64;
             if (count as u64) < step {
-                return Err(self.broken(
-                    true,
-                    format!("the file ends {left} bytes before the end of a member"),
-                ));
+                return Err(self.broken(true, TarProblem::MemberCutOff { bytes: left }));
             }
         }
         let fill = (bytes.wrapping_neg() % BLOCK as u64) as usize;
@@ -252,17 +270,14 @@ impl<R: Read> TarMembers<R> {
         self.window.advance(buffered);
         match buffered == fill {
             true => Ok(()),
-            false => Err(self.broken(true, "the file ends inside a block")),
+            false => Err(self.broken(true, TarProblem::BlockCutOff)),
         }
     }
 
     /// Returns the data of a small entry.
     fn small(&mut self, bytes: u64) -> Result<Vec<u8>, TarError> {
         if bytes > NAME_BYTES_MAX {
-            return Err(self.broken(
-                true,
-                format!("a name or header of {bytes} bytes; the limit is {NAME_BYTES_MAX}"),
-            ));
+            return Err(self.broken(true, TarProblem::NameLength { bytes }));
         }
         let mut contents = Vec::new();
         self.skip(bytes, |part| contents.extend_from_slice(part))?;
@@ -271,8 +286,8 @@ impl<R: Read> TarMembers<R> {
 }
 
 impl TarHeader {
-    fn read(block: &[u8; BLOCK]) -> Result<Self, String> {
-        let damaged = || "a header is damaged; the rest of the file is unreadable".to_owned();
+    fn read(block: &[u8; BLOCK]) -> Result<Self, TarProblem> {
+        let damaged = || TarProblem::Header;
         let sum: u64 = block.iter().map(|&byte| u64::from(byte)).sum();
         let own: u64 = block[148..156].iter().map(|&byte| u64::from(byte)).sum();
         if octal(&block[148..156]) != Some(sum - own + 8 * u64::from(b' ')) {
@@ -294,7 +309,7 @@ impl TarHeader {
             b'L' => EntryKind::LongName,
             b'K' => EntryKind::LongLink,
             b'x' => EntryKind::Pax,
-            b'S' => return Err("sparse files are not supported".to_owned()),
+            b'S' => return Err(TarProblem::Sparse),
             _ => EntryKind::Other,
         };
         let text = |bytes: &[u8]| {
@@ -336,8 +351,8 @@ struct PaxFields {
 }
 
 /// Parses a pax header, which consists of lines of `length key=value`.
-fn pax(mut records: &[u8]) -> Result<PaxFields, String> {
-    let damaged = || "a pax header is damaged".to_owned();
+fn pax(mut records: &[u8]) -> Result<PaxFields, TarProblem> {
+    let damaged = || TarProblem::Pax;
     let mut fields = PaxFields::default();
     while !records.is_empty() {
         let space = records

@@ -1,11 +1,12 @@
 //! The scan of a tar file: a record ends where the key of the member names changes.
 
+use std::fmt;
 use std::sync::Arc;
 
 use flate2::read::MultiGzDecoder;
 use ronde_store::StoredObject;
 
-use super::members::{TarError, TarMember, TarMembers, split};
+use super::members::{TarError, TarMember, TarMembers, TarProblem, split};
 use super::{TarSample, is_gzip};
 use crate::error::DataError;
 use crate::format::object::{ObjectReader, failed};
@@ -78,13 +79,13 @@ struct TarScan<'a, 'b> {
 
 impl TarScan<'_, '_> {
     fn too_large(&self) -> DataError {
-        DataError::Format {
-            file: self.file.to_owned(),
-            problem: format!(
+        DataError::format(
+            self.file,
+            format_args!(
                 "the compressed file is too large to be unpacked at once: the limit is {RECORD_BYTES_MAX} bytes unpacked; \
                  make its shards smaller"
             ),
-        }
+        )
     }
 
     fn all<R: std::io::Read>(&mut self, mut members: TarMembers<R>) -> Result<(), DataError> {
@@ -191,9 +192,9 @@ impl TarScan<'_, '_> {
     }
 
     fn lost(&mut self, offset: u64, broken: TarError) -> Result<(), DataError> {
-        match broken.cause {
-            Some(cause) => Err(failed(self.file, broken.offset, cause)),
-            None => self.bad(offset, self.rest(offset), broken.problem),
+        match broken.problem {
+            TarProblem::Stream(cause) => Err(failed(self.file, broken.offset, cause)),
+            problem => self.bad(offset, self.rest(offset), problem),
         }
     }
 
@@ -205,14 +206,14 @@ impl TarScan<'_, '_> {
         }
     }
 
-    fn bad(&mut self, offset: u64, bytes: u64, problem: String) -> Result<(), DataError> {
+    fn bad(
+        &mut self,
+        offset: u64,
+        bytes: u64,
+        problem: impl fmt::Display,
+    ) -> Result<(), DataError> {
         self.close()?;
-        let record = BadRecord {
-            file: self.file.to_owned(),
-            offset,
-            record: Some(self.number),
-            problem,
-        };
+        let record = BadRecord::new(self.file, offset, Some(self.number), problem);
         self.number += 1;
         (self.found)(ScanItem::Bad { record, bytes })
     }

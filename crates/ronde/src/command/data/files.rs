@@ -86,7 +86,7 @@ struct PackArguments {
     force: bool,
 }
 
-fn kind(name: &str) -> Result<FormatKind, String> {
+fn kind(name: &str) -> Result<FormatKind, ronde_core::InvalidValue> {
     name.parse()
 }
 
