@@ -122,10 +122,16 @@ pub enum ServeError {
     #[error("cannot choose the next token: the outputs of the model are not finite numbers")]
     TokenScores,
     /// Predictions cannot be written in the format of the output.
-    #[error("cannot write predictions: {problem}")]
+    #[error("cannot write predictions: {cause}")]
     Encode {
         /// The cause.
-        problem: String,
+        cause: io::Error,
+    },
+    /// This build cannot write the format of the output.
+    #[error("cannot write predictions: this build does not write {format}")]
+    NotBuilt {
+        /// The format.
+        format: &'static str,
     },
     /// The name of an output does not name a format.
     #[error("cannot write predictions to {}: {problem}", .path.display())]

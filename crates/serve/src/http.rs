@@ -10,10 +10,13 @@ mod named_row;
 mod number_array;
 mod openapi;
 mod prediction_worker;
+mod request_error;
 pub(crate) mod requests;
 mod served_model;
 mod server;
+mod serving_state;
 mod text_worker;
 
 pub use served_model::ServedModel;
-pub use server::{HttpSettings, ModelSource, serve};
+pub use server::serve;
+pub use serving_state::{HttpSettings, ModelSource};

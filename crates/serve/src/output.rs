@@ -59,7 +59,7 @@ impl OutputFormat {
                 let mut text = Vec::new();
                 for row in rows {
                     serde_json::to_writer(&mut text, row).map_err(|error| ServeError::Encode {
-                        problem: error.to_string(),
+                        cause: error.into(),
                     })?;
                     text.push(b'\n');
                 }

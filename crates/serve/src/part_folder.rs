@@ -465,7 +465,7 @@ fn read_limited(path: &Path) -> std::io::Result<Vec<u8>> {
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>, ServeError> {
     serde_json::to_vec(value).map_err(|error| ServeError::Encode {
-        problem: error.to_string(),
+        cause: error.into(),
     })
 }
 

@@ -17,9 +17,7 @@ pub(crate) fn join(_: Vec<File>, _: &mut File) -> Result<(), ServeError> {
 
 #[cfg(not(feature = "full"))]
 fn not_built() -> ServeError {
-    ServeError::Encode {
-        problem: "this build does not write Parquet".to_owned(),
-    }
+    ServeError::NotBuilt { format: "Parquet" }
 }
 
 #[cfg(feature = "full")]
@@ -43,7 +41,7 @@ mod full {
 
     fn failed(error: ParquetError) -> ServeError {
         ServeError::Encode {
-            problem: error.to_string(),
+            cause: std::io::Error::other(error),
         }
     }
 

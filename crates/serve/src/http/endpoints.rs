@@ -24,7 +24,7 @@ use super::model_serving::ModelServing;
 use super::prediction_worker::{ComputeFailure, PredictionJob};
 use super::requests::{GenerateRequest, PredictRequest, PredictSamples, SampleForm};
 use super::served_model::ServedModel;
-use super::server::ServingState;
+use super::serving_state::ServingState;
 use super::text_worker::{TextJob, TextPart};
 use super::{image_decoding, openapi};
 use crate::prediction::Prediction;
@@ -51,14 +51,11 @@ impl IntoResponse for Refusal {
 
 impl From<ComputeFailure> for Refusal {
     fn from(failure: ComputeFailure) -> Self {
-        match failure {
-            ComputeFailure::Request(problem) => Self(StatusCode::BAD_REQUEST, problem),
-            ComputeFailure::Server => Self(
-                StatusCode::INTERNAL_SERVER_ERROR,
-                "cannot compute the request: the model failed; see the log of the server"
-                    .to_owned(),
-            ),
-        }
+        let status = match failure {
+            ComputeFailure::Server => StatusCode::INTERNAL_SERVER_ERROR,
+            ComputeFailure::Request(_) | ComputeFailure::Image { .. } => StatusCode::BAD_REQUEST,
+        };
+        Self(status, failure.to_string())
     }
 }
 
@@ -196,8 +193,8 @@ fn too_slow(limit: Duration) -> Refusal {
     Refusal(StatusCode::GATEWAY_TIMEOUT, message)
 }
 
-fn bad_request(message: String) -> Refusal {
-    Refusal(StatusCode::BAD_REQUEST, message)
+fn bad_request(error: impl std::fmt::Display) -> Refusal {
+    Refusal(StatusCode::BAD_REQUEST, error.to_string())
 }
 
 /// The answer to a request for predictions.

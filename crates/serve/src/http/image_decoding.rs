@@ -74,9 +74,7 @@ fn decode_all(
             return Err(ComputeFailure::Server);
         }
         let decoded = decoder.decode_for_evaluation(bytes, &mut scratch, out);
-        decoded.map_err(|problem| {
-            ComputeFailure::Request(format!("invalid `images`: image {number}: {problem}"))
-        })?;
+        decoded.map_err(|cause| ComputeFailure::Image { number, cause })?;
     }
     Ok(PredictRequest {
         samples: images.len(),

@@ -6,7 +6,7 @@ use std::thread::{Builder, JoinHandle};
 use super::batch_queue::BatchQueue;
 use super::prediction_worker::{self, BatchLimits, PredictionJob};
 use super::served_model::ServedModel;
-use super::server::ServingState;
+use super::serving_state::ServingState;
 use super::text_worker::{self, TextJob};
 use crate::error::ServeError;
 

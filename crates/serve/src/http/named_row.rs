@@ -2,9 +2,10 @@
 
 use std::fmt;
 
-use ronde_core::NameList;
 use ronde_data::standard_name;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+
+use super::request_error::RequestError;
 
 /// The largest number of columns of a row.
 const COLUMNS_MAX: usize = 1 << 20;
@@ -50,20 +51,17 @@ impl NamedRow {
     /// Appends the numbers in the order of `columns`, divided by `divisor`.
     ///
     /// # Errors
-    /// A message with the names of both if the columns are not those of the row.
+    /// Returns an error with the names of both if the columns are not those of the row.
     pub(super) fn append_to(
         mut self,
         columns: &[String],
         divisor: Option<f32>,
         features: &mut Vec<f32>,
-    ) -> Result<(), String> {
+    ) -> Result<(), RequestError> {
         let names: Vec<String> = self.0.iter().map(|(name, _)| name.clone()).collect();
-        let differ = || {
-            format!(
-                "invalid `rows`: a sample has the columns {}, expected {}",
-                NameList(&names),
-                NameList(columns)
-            )
+        let differ = || RequestError::Columns {
+            found: names.clone(),
+            expected: columns.to_vec(),
         };
         if self.0.len() != columns.len() {
             return Err(differ());

@@ -1,23 +1,30 @@
 //! [`PredictionJob`]s and the threads that compute them in batches.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
+use ronde_data::decode::ImageError;
 use tokio::sync::oneshot;
 
 use super::batch_queue::BatchQueue;
 use super::metrics::ServerMetrics;
 use super::requests::PredictRequest;
 use super::served_model::ServedModel;
+use crate::error::ServeError;
 use crate::prediction::Prediction;
 use crate::predictor::Predictor;
 
-/// Why a request that was computed has no result.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// Why a request has no result.
+#[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum ComputeFailure {
     /// The request does not fit the model.
-    Request(String),
+    #[error("{0}")]
+    Request(Arc<ServeError>),
+    #[error("invalid `images`: image {number}: {cause}")]
+    Image { number: usize, cause: ImageError },
     /// The server has a fault.
+    #[error("cannot compute the request: the model failed; see the log of the server")]
     Server,
 }
 
@@ -92,7 +99,7 @@ fn compute(
         let predict = AssertUnwindSafe(|| predictor.predict(&shape, part.to_vec()));
         match catch_unwind(predict) {
             Ok(Ok(some)) => predictions.extend(some),
-            Ok(Err(error)) => return Err(ComputeFailure::Request(error.to_string())),
+            Ok(Err(error)) => return Err(ComputeFailure::Request(Arc::new(error))),
             Err(_) => {
                 // The state of the layers after a panic is not used again.
                 if let Ok(fresh) = model.predictor() {

@@ -8,11 +8,12 @@ use serde::Deserialize;
 use super::encoded_image::EncodedImage;
 use super::named_row::NamedRow;
 use super::number_array::NumberArray;
+use super::request_error::RequestError;
 use crate::text_task::TextTask;
 use crate::token_sampling::TokenSampling;
 
 /// The largest number of samples of a request.
-const SAMPLES_MAX: usize = 4096;
+pub(super) const SAMPLES_MAX: usize = 4096;
 
 /// Samples to predict.
 #[derive(Debug, PartialEq)]
@@ -74,10 +75,6 @@ enum PromptBody {
     Tokens(Vec<u32>),
 }
 
-fn invalid(error: &serde_json::Error) -> String {
-    format!("invalid body: {error}")
-}
-
 /// The samples that a model accepts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SampleForm<'a> {
@@ -97,44 +94,41 @@ impl PredictSamples {
     /// `{"images": ["..", ..]}` with a base64 text for each sample.
     ///
     /// # Errors
-    /// A message if it is not JSON of this form, or the samples do not fit the model.
-    pub(crate) fn parse(body: &[u8], form: &SampleForm<'_>) -> Result<Self, String> {
-        let body: PredictBody = serde_json::from_slice(body).map_err(|error| invalid(&error))?;
+    /// Returns an error if it is not JSON of this form, or the samples do not fit the model.
+    pub(crate) fn parse(body: &[u8], form: &SampleForm<'_>) -> Result<Self, RequestError> {
+        let body: PredictBody = serde_json::from_slice(body)?;
         match (body.inputs, body.rows, body.images) {
             (Some(inputs), None, None) => {
                 PredictRequest::of(inputs, form.shape).map(Self::Features)
             }
             (None, Some(rows), None) => PredictRequest::of_rows(rows, form).map(Self::Features),
             (None, None, Some(images)) => match form.images_max {
-                None => Err(
-                    "cannot use `images`: the model was not trained on encoded images; send its features as `inputs`"
-                        .to_owned(),
-                ),
-                Some(most) if images.is_empty() || images.len() > most => Err(format!(
-                    "invalid `images`: {} images, expected 1 to {most}",
-                    images.len()
-                )),
+                None => Err(RequestError::NoImages),
+                Some(most) if images.is_empty() || images.len() > most => {
+                    let images = images.len();
+                    Err(RequestError::ImageCount { images, most })
+                }
                 Some(_) => Ok(Self::Images(images)),
             },
-            (None, None, None) => {
-                Err("invalid body: missing field `inputs`, `rows` or `images`".to_owned())
-            }
-            _ => Err("invalid body: `inputs`, `rows` and `images` cannot be combined".to_owned()),
+            (None, None, None) => Err(RequestError::NoSamples),
+            _ => Err(RequestError::Combined),
         }
     }
 }
 
 impl PredictRequest {
     /// Checks an array with an element for each sample.
-    fn of(inputs: NumberArray, input_shape: &[usize]) -> Result<Self, String> {
+    fn of(inputs: NumberArray, input_shape: &[usize]) -> Result<Self, RequestError> {
         let NumberArray { shape, values } = inputs;
         let (samples, sample) = shape.split_first().unwrap_or((&0, &[]));
         check_number("inputs", *samples)?;
         let features: usize = input_shape.iter().product();
         if sample != input_shape && sample != [features] {
-            return Err(format!(
-                "invalid `inputs`: samples of shape {sample:?}, expected {input_shape:?} or [{features}]"
-            ));
+            return Err(RequestError::Shape {
+                found: sample.to_vec(),
+                expected: input_shape.to_vec(),
+                features,
+            });
         }
         Ok(Self {
             samples: *samples,
@@ -145,13 +139,10 @@ impl PredictRequest {
 
 impl PredictRequest {
     /// Puts the columns of samples into the order of a model.
-    fn of_rows(rows: Vec<NamedRow>, form: &SampleForm<'_>) -> Result<Self, String> {
+    fn of_rows(rows: Vec<NamedRow>, form: &SampleForm<'_>) -> Result<Self, RequestError> {
         check_number("rows", rows.len())?;
         if form.columns.len() != form.shape.iter().product::<usize>() {
-            return Err(
-                "cannot use `rows`: the model was not trained on columns with names; send its features as `inputs`"
-                    .to_owned(),
-            );
+            return Err(RequestError::NoColumns);
         }
         let samples = rows.len();
         let mut features = Vec::with_capacity(samples * form.columns.len());
@@ -163,12 +154,10 @@ impl PredictRequest {
 }
 
 /// Checks the number of samples of a request.
-fn check_number(key: &str, samples: usize) -> Result<(), String> {
+fn check_number(key: &'static str, samples: usize) -> Result<(), RequestError> {
     match samples {
         1..=SAMPLES_MAX => Ok(()),
-        _ => Err(format!(
-            "invalid `{key}`: {samples} samples, expected 1 to {SAMPLES_MAX}"
-        )),
+        _ => Err(RequestError::SampleCount { key, samples }),
     }
 }
 
@@ -176,53 +165,43 @@ impl GenerateRequest {
     /// Parses a body for a model that generates texts of `classes` different tokens: `prompt`, a text or token numbers, and the settings of [`GenerationSettings`](crate::GenerationSettings).
     ///
     /// # Errors
-    /// A message if it is not JSON of this form, or the prompt does not fit the model.
+    /// Returns an error if it is not JSON of this form, or the prompt does not fit the model.
     pub(crate) fn parse(
         body: &[u8],
         task: Option<TextTask>,
         vocabulary: Option<&Vocabulary>,
         classes: u32,
-    ) -> Result<Self, String> {
-        let task = task.ok_or_else(|| {
-            "cannot generate text: the model is not of kind `gpt` or `transformer`; use /v1/predict"
-                .to_owned()
-        })?;
-        let body: GenerateBody = serde_json::from_slice(body).map_err(|error| invalid(&error))?;
+    ) -> Result<Self, RequestError> {
+        let task = task.ok_or(RequestError::NoText)?;
+        let body: GenerateBody = serde_json::from_slice(body)?;
         let prompt = match body.prompt {
             PromptBody::Tokens(tokens) => tokens,
             PromptBody::Text(text) => {
-                let vocabulary = vocabulary.ok_or_else(|| {
-                    "invalid `prompt`: the data of the model has no text; send token numbers"
-                        .to_owned()
-                })?;
-                let tokens = vocabulary.encode(&text);
-                tokens.map_err(|problem| format!("invalid `prompt`: {problem}"))?
+                let vocabulary = vocabulary.ok_or(RequestError::NoVocabulary)?;
+                vocabulary.encode(&text)?
             }
         };
-        if let Some(token) = prompt.iter().find(|token| **token >= classes) {
-            return Err(format!(
-                "invalid `prompt`: token `{token}`, expected numbers below {classes}"
-            ));
+        if let Some(&token) = prompt.iter().find(|token| **token >= classes) {
+            return Err(RequestError::Token { token, classes });
         }
         let length_max = task.prompt_tokens_max();
         if prompt.is_empty() || prompt.len() > length_max {
-            return Err(format!(
-                "invalid `prompt`: {} tokens, expected 1 to {length_max}",
-                prompt.len()
-            ));
+            return Err(RequestError::PromptLength {
+                tokens: prompt.len(),
+                most: length_max,
+            });
         }
         let room = task.room_after(prompt.len());
         let tokens_max = body.max_tokens.map_or(room, |most| room.min(most.get()));
         let start = vocabulary.and_then(Vocabulary::start);
-        let prompt = task.prompt(prompt, start).map_err(|_| {
-            "cannot translate: the data of the model does not define the token that begins a translation"
-                .to_owned()
-        })?;
+        let prompt = task
+            .prompt(prompt, start)
+            .map_err(|_| RequestError::NoStart)?;
         let sampling = TokenSampling::new(body.temperature, body.top_k, body.seed);
         Ok(Self {
             prompt,
             tokens_max,
-            sampling: sampling.map_err(|error| error.to_string())?,
+            sampling: sampling?,
             streams: body.stream,
         })
     }
@@ -254,7 +233,7 @@ mod tests {
             samples: 2,
             features: vec![0.1, 0.25, 0.4, -3.0],
         };
-        assert_eq!(parse(body), Ok(PredictSamples::Features(expected)));
+        assert_eq!(parse(body).unwrap(), PredictSamples::Features(expected));
         for (body, problem) in [
             (
                 r#"{"rows":[{"height":1,"width":2}]}"#,
@@ -269,10 +248,12 @@ mod tests {
             (r#"{"rows":[{"height":1e99,"b":2}]}"#, "range of f32"),
             (r#"{"rows":[]}"#, "0 samples"),
         ] {
-            let error = parse(body).unwrap_err();
+            let error = parse(body).unwrap_err().to_string();
             assert!(error.contains(problem), "{body}: {error}");
         }
-        let error = PredictSamples::parse(br#"{"rows":[{"a":1}]}"#, &SQUARE).unwrap_err();
+        let error = PredictSamples::parse(br#"{"rows":[{"a":1}]}"#, &SQUARE)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("columns with names"), "{error}");
     }
 
@@ -298,7 +279,7 @@ mod tests {
             (r#"{"inputs":[[1,2,3,"4"]]}"#, "invalid type: string"),
         ] {
             let parsed = PredictSamples::parse(body.as_bytes(), &SQUARE);
-            let error = parsed.unwrap_err();
+            let error = parsed.unwrap_err().to_string();
             assert!(error.contains(problem), "{body}: {error}");
         }
     }
@@ -324,7 +305,7 @@ mod tests {
                 "cannot be combined",
             ),
         ] {
-            let error = parse(body).unwrap_err();
+            let error = parse(body).unwrap_err().to_string();
             assert!(error.contains(problem), "{body}: {error}");
         }
     }

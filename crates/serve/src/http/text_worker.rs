@@ -1,6 +1,7 @@
 //! [`TextJob`]s and the thread that generates all active texts together, token by token.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ronde_engine::{Activation, Chain, KeptText};
@@ -84,7 +85,7 @@ fn step((model, task): (&ServedModel, TextTask), chain: &mut Chain, texts: &mut 
             }
             return;
         }
-        Ok(Err(error)) => ComputeFailure::Request(error.to_string()),
+        Ok(Err(error)) => ComputeFailure::Request(Arc::new(error)),
         Err(_) => {
             // The state of the layers after a panic is not used again.
             if let Ok(fresh) = model.chain() {
