@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ronde_core::byte_reader::ByteProblem;
 use ronde_core::{CollectiveError, GroupRank};
+use ronde_identity::IdentityError;
 
 use crate::config::GroupConfig;
 use crate::config::JoinCancellation;
@@ -21,6 +23,7 @@ use crate::hello::{HELLO, JoinHello};
 use crate::program::invalid;
 use crate::security::TlsKeys;
 use crate::transport::PeerStream;
+use connection::CertificateProblem;
 pub(crate) use connection::transport;
 use gathered::{GatheredStreams, kept_after};
 pub use pool::ConnectionPool;
@@ -365,16 +368,22 @@ impl DialledSockets {
 }
 
 /// Why no hello was received.
+#[derive(Debug, thiserror::Error)]
 enum GreetError {
-    Io(io::Error),
-    NoHello(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Body(#[from] ByteProblem),
+    #[error(transparent)]
+    Certificate(#[from] CertificateProblem),
+    #[error("it has this member's rank")]
+    SameRank,
+    #[error("a verdict of {bytes} bytes")]
+    Verdict { bytes: usize },
+    #[error(transparent)]
     Hello(HelloProblem),
-}
-
-impl From<io::Error> for GreetError {
-    fn from(error: io::Error) -> Self {
-        Self::Io(error)
-    }
 }
 
 impl GreetError {
@@ -383,26 +392,23 @@ impl GreetError {
             Self::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
                 "it closed the connection before it identified itself".to_owned()
             }
-            Self::Io(error) => error.to_string(),
-            Self::NoHello(problem) => problem.clone(),
             Self::Hello(HelloProblem::Version { theirs, expected }) => {
                 format!("protocol version is {expected} here and {theirs} there")
             }
-            Self::Hello(problem) => problem.to_string(),
+            other => other.to_string(),
         }
     }
 
     fn error(self, peer: GroupRank, what: String) -> CollectiveError {
         match self {
             Self::Io(error) => failed(what, &error),
-            Self::NoHello(problem) => CollectiveError::Protocol { peer, problem },
             Self::Hello(HelloProblem::Version { .. }) => CollectiveError::OtherPlan {
                 peer,
                 difference: self.words(),
             },
-            Self::Hello(problem) => CollectiveError::Protocol {
+            other => CollectiveError::Protocol {
                 peer,
-                problem: problem.to_string(),
+                problem: other.to_string(),
             },
         }
     }
@@ -436,7 +442,7 @@ impl Joiner {
         let is_expected = |connection: &WireStream| match (&self.keys, connection) {
             (None, WireStream::Plain(_)) => true,
             (Some(keys), WireStream::Tls(_)) => {
-                connection::certificate_problem(connection, keys, peer as u32).is_none()
+                connection::check_certificate(connection, keys, peer as u32).is_ok()
             }
             _ => false,
         };
@@ -485,11 +491,10 @@ impl Joiner {
         let mut wire = connection::accept(stream, self.keys.as_ref(), end)?;
         let (theirs, leaves_tls) = self.greet(&mut wire, 0, end)?;
         if let Some(keys) = &self.keys {
-            let problem = connection::certificate_problem(&wire, keys, theirs.rank);
-            connection::send_verdict(&mut wire, problem.as_deref().unwrap_or(""), end)?;
-            if let Some(problem) = problem {
-                return Err(GreetError::NoHello(problem));
-            }
+            let checked = connection::check_certificate(&wire, keys, theirs.rank);
+            let verdict = checked.as_ref().err().map(ToString::to_string);
+            connection::send_verdict(&mut wire, verdict.as_deref().unwrap_or(""), end)?;
+            checked?;
         }
         if leaves_tls {
             connection::leave_tls(&mut wire);
@@ -526,11 +531,10 @@ impl Joiner {
         let len = HELLO.body_bytes(&prefix).map_err(GreetError::Hello)?;
         let mut body = vec![0; len];
         wire.read_all(&mut body, end)?;
-        let theirs = JoinHello::decode(&body);
-        let theirs = theirs.map_err(|problem| GreetError::NoHello(problem.to_string()))?;
+        let theirs = JoinHello::decode(&body)?;
         let is_namesake = theirs.rank == self.hello.rank && theirs.job == self.hello.job;
         if is_namesake && theirs.generation == self.hello.generation {
-            return Err(GreetError::NoHello("it has this member's rank".to_owned()));
+            return Err(GreetError::SameRank);
         }
         let mut their_host = [0; 8];
         if self.keys.is_some() {

@@ -209,6 +209,21 @@ pub(crate) struct FrameHeader {
     pub(crate) bytes: u64,
 }
 
+/// The reason why a header of a frame is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum FrameError {
+    #[error("it does not start with the magic bytes of a frame")]
+    Magic,
+    #[error("unknown frame kind {kind}")]
+    Kind { kind: u8 },
+    #[error("invalid call in a frame header")]
+    Call,
+    #[error("{bytes} bytes, limit {limit}")]
+    Length { bytes: u64, limit: u64 },
+    #[error("{bytes} lent bytes, limit {FRAME_BYTES_MAX}")]
+    LentLength { bytes: u64 },
+}
+
 impl FrameHeader {
     /// Returns the number of bytes of the payload, which follow or are lent.
     pub(crate) fn payload_bytes(&self) -> u64 {
@@ -230,9 +245,9 @@ impl FrameHeader {
     }
 
     /// Decodes a header, or returns why it is invalid.
-    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, String> {
+    pub(crate) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         if bytes[..3] != MAGIC {
-            return Err("it does not start with the magic bytes of a frame".to_owned());
+            return Err(FrameError::Magic);
         }
         let kind = match bytes[3] {
             1 => FrameKind::Collective,
@@ -242,7 +257,7 @@ impl FrameHeader {
             5 => FrameKind::Call,
             6 => FrameKind::Lent,
             7 => FrameKind::LentRead,
-            other => return Err(format!("unknown frame kind {other}")),
+            kind => return Err(FrameError::Kind { kind }),
         };
         let mut call = [0; 20];
         call.copy_from_slice(&bytes[20..40]);
@@ -250,7 +265,7 @@ impl FrameHeader {
             kind,
             generation: Generation(number(&bytes[4..12])),
             sequence: number(&bytes[12..20]),
-            call: Call::decode(&call).ok_or("invalid call in a frame header")?,
+            call: Call::decode(&call).ok_or(FrameError::Call)?,
             bytes: number(&bytes[40..48]),
         };
         let limit = match kind {
@@ -259,11 +274,12 @@ impl FrameHeader {
             FrameKind::Goodbye | FrameKind::Lent | FrameKind::LentRead => 0,
         };
         if header.bytes > limit {
-            return Err(format!("{} bytes, limit {limit}", header.bytes));
+            let bytes = header.bytes;
+            return Err(FrameError::Length { bytes, limit });
         }
         let payload = header.payload_bytes();
         if payload > FRAME_BYTES_MAX {
-            return Err(format!("{payload} lent bytes, limit {FRAME_BYTES_MAX}"));
+            return Err(FrameError::LentLength { bytes: payload });
         }
         Ok(header)
     }

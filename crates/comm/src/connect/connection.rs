@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use ronde_core::CollectiveError;
 use ronde_core::byte_reader::number;
+use ronde_identity::IdentityError;
 use ronde_wire::{TlsStream, WireStream};
 
 use super::{GreetError, failed};
@@ -29,8 +30,7 @@ pub(super) fn dial(
     let Some(keys) = keys else {
         return Ok(WireStream::Plain(socket));
     };
-    let name = keys.identity.name_of(&keys.member(peer));
-    let name = name.map_err(|error| GreetError::NoHello(error.to_string()))?;
+    let name = keys.identity.name_of(&keys.member(peer))?;
     let stream = TlsStream::dial(socket, keys.client.clone(), name, end)?;
     Ok(WireStream::Tls(Box::new(stream)))
 }
@@ -48,21 +48,27 @@ pub(super) fn accept(
     Ok(WireStream::Tls(Box::new(stream)))
 }
 
-/// Returns why the peer's certificate does not belong to the group rank that it claims, if so.
-pub(super) fn certificate_problem(
+/// The reason why a peer's certificate does not belong to the group rank that it claims.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CertificateProblem {
+    #[error("it presented no certificate")]
+    Missing,
+    #[error("it claims to be group rank {rank}, but {cause}")]
+    OtherRank { rank: u32, cause: IdentityError },
+}
+
+/// Checks that the peer's certificate belongs to the group rank that it claims.
+pub(super) fn check_certificate(
     stream: &WireStream,
     keys: &TlsKeys,
     rank: u32,
-) -> Option<String> {
+) -> Result<(), CertificateProblem> {
     if matches!(stream, WireStream::Plain(_)) {
-        return None;
+        return Ok(());
     }
-    let Some(certificate) = stream.certificate() else {
-        return Some("it presented no certificate".to_owned());
-    };
+    let certificate = stream.certificate().ok_or(CertificateProblem::Missing)?;
     let checked = keys.identity.check_peer(certificate, &keys.member(rank));
-    let error = checked.err()?;
-    Some(format!("it claims to be group rank {rank}, but {error}"))
+    checked.map_err(|cause| CertificateProblem::OtherRank { rank, cause })
 }
 
 /// Returns a number of the host if this connection may leave TLS because its peer is on the same host; the peer must return the
@@ -99,7 +105,7 @@ pub(super) fn read_verdict(stream: &mut WireStream, end: Instant) -> Result<(), 
     stream.read_all(&mut len, end)?;
     let len = number(&len) as usize;
     if len > VERDICT_BYTES_MAX {
-        return Err(GreetError::NoHello(format!("a verdict of {len} bytes")));
+        return Err(GreetError::Verdict { bytes: len });
     }
     let mut text = vec![0; len];
     stream.read_all(&mut text, end)?;

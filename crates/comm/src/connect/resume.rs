@@ -12,9 +12,8 @@
 
 use std::cmp::Ordering;
 use std::io::{self, ErrorKind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use ronde_core::CollectiveError;
@@ -184,7 +183,7 @@ impl Resumption {
             }
         }
         while !resuming.is_accepted {
-            let room = match resuming.start().map_err(|_| None)? {
+            let room = match resuming.start().ok_or(None)? {
                 StreamStart::Skipped => continue,
                 StreamStart::Hello(theirs) => {
                     resuming.is_accepted = accept(mine, &theirs, peer, &mut resuming.unread)?;
@@ -249,33 +248,33 @@ pub(super) fn prepare(
 }
 
 impl Resuming {
-    /// Examines the bytes that were read.
-    fn start(&mut self) -> Result<StreamStart, String> {
+    /// Examines the bytes that were read; `None` if no member sends them.
+    fn start(&mut self) -> Option<StreamStart> {
         let skipped = self.unread.len().min(self.skipped as usize);
         self.unread.drain(..skipped);
         self.skipped -= skipped as u64;
         if self.skipped > 0 {
-            return Ok(StreamStart::Incomplete(0));
+            return Some(StreamStart::Incomplete(0));
         }
         let Some(prefix) = self.unread.first_chunk::<PREFIX_BYTES>() else {
-            return Ok(StreamStart::Incomplete(PREFIX_BYTES));
+            return Some(StreamStart::Incomplete(PREFIX_BYTES));
         };
         if HELLO.begins(prefix) {
             let len = HELLO.body_bytes(prefix);
-            let end = PREFIX_BYTES + len.map_err(|problem| problem.to_string())?;
+            let end = PREFIX_BYTES + len.ok()?;
             let Some(body) = self.unread.get(PREFIX_BYTES..end) else {
-                return Ok(StreamStart::Incomplete(end));
+                return Some(StreamStart::Incomplete(end));
             };
-            let theirs = JoinHello::decode(body)?;
+            let theirs = JoinHello::decode(body).ok()?;
             self.unread.drain(..end);
-            return Ok(StreamStart::Hello(theirs));
+            return Some(StreamStart::Hello(theirs));
         }
         let Some(header) = self.unread.first_chunk::<HEADER_BYTES>() else {
-            return Ok(StreamStart::Incomplete(HEADER_BYTES));
+            return Some(StreamStart::Incomplete(HEADER_BYTES));
         };
-        self.skipped = FrameHeader::decode(header)?.bytes;
+        self.skipped = FrameHeader::decode(header).ok()?.bytes;
         self.unread.drain(..HEADER_BYTES);
-        Ok(StreamStart::Skipped)
+        Some(StreamStart::Skipped)
     }
 
     /// Reads once: bytes to skip, or else up to `least` bytes in total.

@@ -183,7 +183,7 @@ impl StreamExecutor {
                         state.frame_left = header.bytes;
                         self.handle_header(peer, header);
                     }
-                    Err(problem) => self.broken(peer, problem),
+                    Err(problem) => self.broken(peer, problem.to_string()),
                 }
                 continue;
             };
