@@ -5,7 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use ronde_comm::ProcessGroup;
 use ronde_core::{Collectives, CollectivesExt};
 use ronde_identity::Member;
-use ronde_rpc::{FunctionRegistry, RpcConfig, RpcLimits, RpcNode, RpcPeer, RpcSecurity, RpcToken};
+use ronde_rpc::{
+    FunctionRegistry, RpcConfig, RpcError, RpcLimits, RpcNode, RpcPeer, RpcSecurity, RpcToken,
+    StartProblem,
+};
 
 use crate::error::Error;
 use crate::worker::Worker;
@@ -30,16 +33,14 @@ impl Worker {
         let interface = self.link().map(ronde_cluster::WorkerLink::interface);
         let interface = interface.unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let (listener, address) = ronde_comm::bind(interface)?;
-        let failed = |cause: String| ronde_rpc::RpcError::Start { cause };
-        let token = RpcToken::random().map_err(|error| failed(error.to_string()))?;
+        let token = RpcToken::random().map_err(StartProblem::system("draw a random token"))?;
         let card = serde_json::json!([role, address, token.expose()]).to_string();
         if card.len() > CARD_BYTES {
-            let cause = format!(
-                "the role has {} bytes, limit {}",
-                role.len(),
-                CARD_BYTES - 200
-            );
-            return Err(failed(cause).into());
+            let cause = StartProblem::Role {
+                bytes: role.len(),
+                limit: CARD_BYTES - 200,
+            };
+            return Err(RpcError::Start { cause }.into());
         }
         let mut bytes = card.into_bytes();
         bytes.resize(CARD_BYTES, b' ');
@@ -48,7 +49,9 @@ impl Worker {
             .chunks(CARD_BYTES)
             .map(serde_json::from_slice)
             .collect();
-        let cards = cards.map_err(|error| failed(error.to_string()))?;
+        let cards = cards.map_err(StartProblem::system(
+            "read the announcements of the workers",
+        ))?;
         let link = self.link().filter(|_| !address.ip().is_loopback());
         let identity = link.and_then(|link| link.identity().cloned().zip(link.peers()));
         let generation = self.assignment().generation;

@@ -1,6 +1,7 @@
 //! [`RpcError`], the error of this crate, and [`FunctionError`], the error of a function.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 use ronde_core::Recovery;
 
@@ -107,7 +108,7 @@ pub enum RpcError {
     #[error("cannot start remote calls: {cause}")]
     Start {
         /// The cause.
-        cause: String,
+        cause: StartProblem,
     },
     /// The object of a remote reference no longer exists at its owner.
     #[error("cannot use object {object} of {owner}: {cause}")]
@@ -123,7 +124,7 @@ pub enum RpcError {
     #[error("cannot compute gradients across workers: {cause}")]
     Gradients {
         /// The cause.
-        cause: String,
+        cause: GradientProblem,
     },
     /// The node was closed while the call waited.
     #[error("cannot call `{function}`: this node is closing")]
@@ -131,6 +132,113 @@ pub enum RpcError {
         /// The name of the function.
         function: String,
     },
+}
+
+/// The reason why a node cannot start, or cannot add a peer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartProblem {
+    /// Connections without TLS would leave the host.
+    #[error(
+        "plain connections on {address}, which is not a loopback address; help: give the node an identity, for TLS"
+    )]
+    Plain {
+        /// The address.
+        address: SocketAddr,
+    },
+    /// A peer has the name of the node.
+    #[error("the peer `{name}` has the name of this worker")]
+    OwnName {
+        /// The name.
+        name: String,
+    },
+    /// The role of a worker is too long to be announced.
+    #[error("the role has {bytes} bytes, limit {limit}")]
+    Role {
+        /// The length of the role.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The system refuses an operation, or another worker's announcement is damaged.
+    #[error("cannot {operation}: {cause}")]
+    System {
+        /// The operation.
+        operation: &'static str,
+        /// The error.
+        cause: String,
+    },
+}
+
+impl StartProblem {
+    /// Returns the conversion of an error of the system or of a library.
+    pub fn system<E: fmt::Display>(operation: &'static str) -> impl FnOnce(E) -> RpcError {
+        move |error| RpcError::Start {
+            cause: Self::System {
+                operation,
+                cause: error.to_string(),
+            },
+        }
+    }
+}
+
+/// The reason why gradients across workers cannot be computed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GradientProblem {
+    /// The index of a stage is too large.
+    #[error("stage {stage} of a context with {stages} stages")]
+    NoSuchStage {
+        /// The index.
+        stage: usize,
+        /// The number of stages.
+        stages: usize,
+    },
+    /// A stage was called twice for a shard.
+    #[error("stage {stage} was called for this shard before")]
+    CalledBefore {
+        /// The stage.
+        stage: usize,
+    },
+    /// The input of a stage is an output of another pass.
+    #[error("the input is an output of another pass")]
+    OtherPass,
+    /// A gradient is of an output of another pass.
+    #[error("a gradient belongs to no output of this pass")]
+    OtherOutput,
+    /// A gradient has another shape than its output.
+    #[error("a gradient has shape {found:?}, expected {expected:?}")]
+    Shape {
+        /// The shape of the gradient.
+        found: Vec<usize>,
+        /// The shape of the output.
+        expected: Vec<usize>,
+    },
+    /// An output was not used.
+    #[error("the output of stage {stage} has no use and no gradient")]
+    Unused {
+        /// The stage.
+        stage: usize,
+    },
+    /// The number of values does not fit a shape.
+    #[error("{values} values for shape {shape:?}")]
+    ValueCount {
+        /// The number of values.
+        values: usize,
+        /// The shape.
+        shape: Vec<usize>,
+    },
+    /// The layers of a stage need all shards together.
+    #[error(
+        "a stage with batch normalisation or clusters, which need all shards together, is not supported"
+    )]
+    NeedsAllShards,
+}
+
+impl From<GradientProblem> for RpcError {
+    fn from(cause: GradientProblem) -> Self {
+        Self::Gradients { cause }
+    }
 }
 
 impl RpcError {

@@ -86,6 +86,34 @@ pub(crate) struct RpcFrameHeader {
     pub(crate) value_count: u64,
 }
 
+/// The reason why a header of a frame is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum RpcFrameError {
+    #[error("it does not start with the magic bytes of a frame")]
+    Magic,
+    #[error("unknown frame kind {kind}")]
+    Kind { kind: u8 },
+    #[error("reserved bytes are not zero")]
+    Reserved,
+    #[error("a head of {bytes} bytes, limit {limit}")]
+    HeadLength { bytes: u32, limit: usize },
+    #[error("{values} values, limit {limit}")]
+    ValueCount { values: u64, limit: usize },
+    #[error("lent values without an address")]
+    NoAddress,
+}
+
+/// The reason why the head of a call is refused.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum CallHeadError {
+    #[error("a call is cut off")]
+    CutOff,
+    #[error("a function's name of {bytes} bytes is cut off")]
+    NameCutOff { bytes: usize },
+    #[error(transparent)]
+    Name(#[from] std::str::Utf8Error),
+}
+
 impl RpcFrameHeader {
     pub(crate) fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut out = [0; HEADER_BYTES];
@@ -103,9 +131,9 @@ impl RpcFrameHeader {
     pub(crate) fn decode(
         bytes: &[u8; HEADER_BYTES],
         message_bytes_max: usize,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, RpcFrameError> {
         if bytes[..3] != MAGIC {
-            return Err("it does not start with the magic bytes of a frame".to_owned());
+            return Err(RpcFrameError::Magic);
         }
         let kind = match bytes[3] {
             1 => RpcFrameKind::Call,
@@ -116,10 +144,10 @@ impl RpcFrameHeader {
             6 => RpcFrameKind::Cancel,
             7 => RpcFrameKind::Waiting,
             8 => RpcFrameKind::Returned,
-            other => return Err(format!("unknown frame kind {other}")),
+            kind => return Err(RpcFrameError::Kind { kind }),
         };
         if bytes[20] > 1 || bytes[21..24] != [0; 3] {
-            return Err("reserved bytes are not zero".to_owned());
+            return Err(RpcFrameError::Reserved);
         }
         let header = Self {
             kind,
@@ -139,16 +167,22 @@ impl RpcFrameHeader {
         };
         if header.head_bytes as usize > head_max {
             let bytes = header.head_bytes;
-            return Err(format!("a head of {bytes} bytes, limit {head_max}"));
+            return Err(RpcFrameError::HeadLength {
+                bytes,
+                limit: head_max,
+            });
         }
         if header.value_count > values_max as u64 {
             let values = header.value_count;
-            return Err(format!("{values} values, limit {values_max}"));
+            return Err(RpcFrameError::ValueCount {
+                values,
+                limit: values_max,
+            });
         }
         if header.is_lent
             && (header.value_count == 0 || (header.head_bytes as usize) < ADDRESS_BYTES)
         {
-            return Err("lent values without an address".to_owned());
+            return Err(RpcFrameError::NoAddress);
         }
         Ok(header)
     }
@@ -267,15 +301,15 @@ impl<'a> CallHead<'a> {
     }
 
     /// Decodes the head of a call, or returns why it is invalid.
-    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, String> {
-        let (fixed, rest) = bytes.split_at_checked(10).ok_or("a call is cut off")?;
+    pub(crate) fn decode(bytes: &'a [u8]) -> Result<Self, CallHeadError> {
+        let (fixed, rest) = bytes.split_at_checked(10).ok_or(CallHeadError::CutOff)?;
         let name_bytes = number(&fixed[8..]) as usize;
-        let cut = || format!("a function's name of {name_bytes} bytes is cut off");
+        let cut = || CallHeadError::NameCutOff { bytes: name_bytes };
         let (function, arguments) = rest.split_at_checked(name_bytes).ok_or_else(cut)?;
         Ok(Self {
             version: number(&fixed[..4]) as u32,
             limit_ms: number(&fixed[4..8]) as u32,
-            function: std::str::from_utf8(function).map_err(|error| error.to_string())?,
+            function: std::str::from_utf8(function)?,
             arguments,
         })
     }
@@ -315,7 +349,9 @@ mod tests {
         let broken = |change: fn(&mut RpcFrameHeader)| {
             let mut broken = header;
             change(&mut broken);
-            RpcFrameHeader::decode(&broken.encode(), limit).unwrap_err()
+            RpcFrameHeader::decode(&broken.encode(), limit)
+                .unwrap_err()
+                .to_string()
         };
         assert_eq!(broken(|h| h.value_count = 251), "251 values, limit 250");
         assert!(broken(|h| h.value_count = u64::MAX).contains("limit 250"));

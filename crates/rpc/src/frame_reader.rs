@@ -1,11 +1,12 @@
 //! [`FrameReader`]: bytes of one connection in, frames out. Values are read where they stay.
 
+use std::error::Error;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
 
 use ronde_peer_memory::PeerMemory;
 
-use crate::frame::{ADDRESS_BYTES, FrameBody, HEADER_BYTES, RpcFrameHeader};
+use crate::frame::{ADDRESS_BYTES, FrameBody, HEADER_BYTES, RpcFrameError, RpcFrameHeader};
 use crate::values::{CallValues, ValuePool};
 
 /// Bytes read ahead, for short frames.
@@ -154,9 +155,10 @@ impl FrameReader {
     fn finished(&mut self, mut partial: PartialFrame) -> io::Result<FrameBody> {
         let len = partial.header.value_count as usize;
         if partial.header.is_lent {
-            let memory = self.memory.as_ref().ok_or_else(|| {
-                invalid("values in its memory, which it does not lend".to_owned())
-            })?;
+            let memory = self
+                .memory
+                .as_ref()
+                .ok_or_else(|| invalid("values in its memory, which it does not lend"))?;
             partial.read_lent_values(memory)?;
             self.read_lent += 1;
         }
@@ -182,8 +184,7 @@ impl PartialFrame {
     fn read_lent_values(&mut self, memory: &PeerMemory) -> io::Result<()> {
         let address = self.head.split_off(self.head.len() - ADDRESS_BYTES);
         let address = address.first_chunk().copied().map(u64::from_le_bytes);
-        let address =
-            address.ok_or_else(|| invalid("lent values without an address".to_owned()))?;
+        let address = address.ok_or_else(|| invalid(RpcFrameError::NoAddress))?;
         self.header.is_lent = false;
         self.header.head_bytes = self.head.len() as u32;
         loop {
@@ -238,7 +239,7 @@ impl PartialFrame {
     }
 }
 
-fn invalid(cause: String) -> io::Error {
+fn invalid(cause: impl Into<Box<dyn Error + Send + Sync>>) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, cause)
 }
 

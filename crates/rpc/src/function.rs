@@ -78,6 +78,15 @@ pub(crate) struct RegisteredFunction {
 #[derive(Clone, Default)]
 pub struct FunctionRegistry(BTreeMap<&'static str, RegisteredFunction>);
 
+/// The reason why a node does not have a function.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UnknownFunction {
+    #[error("it has no function of this name")]
+    Name,
+    #[error("it has version {version}")]
+    Version { version: u32 },
+}
+
 impl FunctionRegistry {
     /// Returns a registry without functions.
     #[must_use]
@@ -143,14 +152,19 @@ impl FunctionRegistry {
     }
 
     /// Returns the function of a name and version, or why there is none.
-    pub(crate) fn find(&self, name: &str, version: u32) -> Result<&RegisteredFunction, String> {
+    pub(crate) fn find(
+        &self,
+        name: &str,
+        version: u32,
+    ) -> Result<&RegisteredFunction, UnknownFunction> {
         let Some(found) = self.0.get(name) else {
-            return Err("it has no function of this name".to_owned());
+            return Err(UnknownFunction::Name);
         };
         if found.version == version {
             return Ok(found);
         }
-        Err(format!("it has version {}", found.version))
+        let version = found.version;
+        Err(UnknownFunction::Version { version })
     }
 }
 

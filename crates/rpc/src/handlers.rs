@@ -159,7 +159,7 @@ fn call_function(shared: &Arc<NodeShared>, run: &mut FunctionRun) -> ErasedResul
     let values: CallValues = std::mem::take(&mut run.frame.values);
     let context = CallContext::new(shared, &run.caller, run.deadline);
     let head = CallHead::decode(&run.frame.head);
-    let head = head.map_err(|cause| (FailureCode::Arguments, cause))?;
+    let head = head.map_err(|cause| (FailureCode::Arguments, cause.to_string()))?;
     let call = || (run.function.run)(&context, head.arguments, values);
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
         let text = format!("it panicked: {}", panic_text(&*panic));

@@ -45,8 +45,13 @@ pub(crate) fn encode(hello: &impl Serialize) -> Vec<u8> {
     HELLO.encode(&serde_json::to_vec(hello).unwrap_or_default())
 }
 
+/// A first message that is not of the expected form.
+#[derive(Debug, thiserror::Error)]
+#[error("invalid first message: {0}")]
+pub(crate) struct FirstMessageError(serde_json::Error);
+
 /// Decodes a complete first message.
-pub(crate) fn decode<'a, H: Deserialize<'a>>(bytes: &'a [u8]) -> Result<H, String> {
+pub(crate) fn decode<'a, H: Deserialize<'a>>(bytes: &'a [u8]) -> Result<H, FirstMessageError> {
     let json = bytes.get(PREFIX_BYTES..).unwrap_or_default();
-    serde_json::from_slice(json).map_err(|error| format!("invalid first message: {error}"))
+    serde_json::from_slice(json).map_err(FirstMessageError)
 }

@@ -61,7 +61,7 @@ mod stream;
 mod values;
 
 pub use calls::PendingCall;
-pub use error::{FunctionError, RpcError};
+pub use error::{FunctionError, GradientProblem, RpcError, StartProblem};
 pub use function::{FunctionRegistry, RemoteFunction};
 pub use gradients::{
     GradientContext, ModelStage, RemoteStage, ShardPass, StageOutput, register_stage_functions,

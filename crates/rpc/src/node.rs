@@ -16,7 +16,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use crate::callee::CalleeSession;
 use crate::caller::{CallEnd, CallerAction, CallerLink};
 use crate::connection::RpcConnection;
-use crate::error::RpcError;
+use crate::error::{RpcError, StartProblem};
 use crate::frame::{FrameBody, RpcFrameKind};
 use crate::function::FunctionRegistry;
 use crate::handlers::{self, FunctionRun, HandlerQueue};
@@ -155,21 +155,20 @@ impl RpcNode {
         peers: Vec<RpcPeer>,
         mut functions: FunctionRegistry,
     ) -> Result<Self, RpcError> {
-        let failed = |cause: String| RpcError::Start { cause };
         references::register(&mut functions);
-        let system = |error: &dyn ToString| RpcError::Start {
-            cause: error.to_string(),
-        };
-        listener.set_nonblocking(true).map_err(|e| system(&e))?;
-        let address = listener.local_addr().map_err(|e| system(&e))?;
+        let listening = listener.set_nonblocking(true);
+        let address = listening.and_then(|()| listener.local_addr());
+        let address = address.map_err(StartProblem::system("set up the listener"))?;
         check_addresses(&config.security, std::iter::once(&address))?;
         let mut limits = config.limits;
         limits.calls_in_flight_max = limits.calls_in_flight_max.clamp(1, CALLS_MAX);
         limits.threads = limits.threads.max(1);
+        let process = random_number().map_err(StartProblem::system("draw a random number"))?;
+        let keys = config.security.keys();
         let shared = Arc::new(NodeShared {
             job: config.job,
-            me: (config.name, random_number().map_err(|e| system(&e))?),
-            keys: config.security.keys().map_err(failed)?,
+            me: (config.name, process),
+            keys: keys.map_err(StartProblem::system("use the certificate"))?,
             clock: Stopwatch::start(),
             functions,
             handlers: HandlerQueue::default(),
@@ -182,7 +181,7 @@ impl RpcNode {
             }),
             has_room: Condvar::new(),
             waker: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
-                .map_err(|e| system(&e))?,
+                .map_err(StartProblem::system("create an eventfd"))?,
             released: Mutex::default(),
             is_paused: AtomicBool::new(false),
             is_closing: AtomicBool::new(false),
@@ -201,13 +200,15 @@ impl RpcNode {
         let polling = thread::Builder::new()
             .name("ronde-rpc-io".to_owned())
             .spawn(move || io_thread::run(&polling, listener));
-        threads.polling = Some(polling.map_err(|e| system(&e))?);
+        threads.polling = Some(polling.map_err(StartProblem::system("start a thread"))?);
         for number in 0..shared.limits.threads {
             let running = Arc::clone(&shared);
             let running = thread::Builder::new()
                 .name(format!("ronde-rpc-{number}"))
                 .spawn(move || handlers::run_all(&running));
-            threads.handlers.push(running.map_err(|e| system(&e))?);
+            threads
+                .handlers
+                .push(running.map_err(StartProblem::system("start a thread"))?);
         }
         Ok(Self {
             shared,
@@ -281,7 +282,7 @@ impl NodeShared {
         }
         let mut state = self.lock();
         if peer.name == self.me.0 {
-            let cause = format!("the peer `{}` has the name of this worker", peer.name);
+            let cause = StartProblem::OwnName { name: peer.name };
             return Err(RpcError::Start { cause });
         }
         if let Some(known) = state.peers.iter_mut().find(|p| p.peer.name == peer.name) {
@@ -440,9 +441,7 @@ fn check_addresses<'a>(
 }
 
 fn beyond_loopback(address: &std::net::SocketAddr) -> RpcError {
-    let cause = format!(
-        "plain connections on {address}, which is not a loopback address; help: give the node an identity, for TLS"
-    );
+    let cause = StartProblem::Plain { address: *address };
     RpcError::Start { cause }
 }
 

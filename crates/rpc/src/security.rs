@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use ronde_identity::Identity;
 use ronde_identity::rustls::{ClientConfig, ServerConfig};
+use ronde_identity::{Identity, IdentityError};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 /// The ALPN protocol of remote calls.
@@ -73,17 +73,13 @@ pub(crate) enum RpcKeys {
 }
 
 impl RpcSecurity {
-    pub(crate) fn keys(&self) -> Result<RpcKeys, String> {
+    pub(crate) fn keys(&self) -> Result<RpcKeys, IdentityError> {
         match self {
             Self::Token(token) => Ok(RpcKeys::Token(token.clone())),
             Self::Tls(identity) => Ok(RpcKeys::Tls {
                 identity: identity.clone(),
-                client: identity
-                    .client_config(PROTOCOL)
-                    .map_err(|error| error.to_string())?,
-                server: identity
-                    .server_config(PROTOCOL)
-                    .map_err(|error| error.to_string())?,
+                client: identity.client_config(PROTOCOL)?,
+                server: identity.server_config(PROTOCOL)?,
             }),
         }
     }

@@ -11,7 +11,7 @@ use super::messages::{
 };
 use super::stage::ModelStage;
 use crate::calls::PendingCall;
-use crate::error::RpcError;
+use crate::error::{GradientProblem, RpcError};
 use crate::function::RemoteFunction;
 use crate::node::RpcNode;
 use crate::peers::CallTarget;
@@ -54,12 +54,6 @@ pub struct ShardPass<'a> {
     shard: Shard,
     /// For each call: the stage, and the number of the call whose output is its input.
     calls: Vec<(usize, usize)>,
-}
-
-fn engine(cause: impl Into<String>) -> RpcError {
-    RpcError::Gradients {
-        cause: cause.into(),
-    }
 }
 
 impl<'a> GradientContext<'a> {
@@ -161,7 +155,10 @@ impl<'a> GradientContext<'a> {
     fn stage(&self, index: usize) -> Result<&(RemoteStage, RemoteRef<()>), RpcError> {
         let known = self.stages.len();
         let stage = self.stages.get(index);
-        stage.ok_or_else(|| engine(format!("stage {index} of a context with {known} stages")))
+        Ok(stage.ok_or(GradientProblem::NoSuchStage {
+            stage: index,
+            stages: known,
+        })?)
     }
 }
 
@@ -192,11 +189,10 @@ impl ShardPass<'_> {
     /// [`RpcNode::call`].
     pub fn forward(&mut self, stage: usize, input: &StageOutput) -> Result<StageOutput, RpcError> {
         if self.calls.iter().any(|(called, _)| *called == stage) {
-            let text = format!("stage {stage} was called for this shard before");
-            return Err(engine(text));
+            return Err(GradientProblem::CalledBefore { stage }.into());
         }
         if input.call > self.calls.len() {
-            return Err(engine("the input is an output of another pass"));
+            return Err(GradientProblem::OtherPass.into());
         }
         let (shape, values) = self.call(stage, &FORWARD, input.values.clone(), true)?;
         self.calls.push((stage, input.call));
@@ -217,12 +213,11 @@ impl ShardPass<'_> {
         let mut shapes: Vec<Option<Vec<usize>>> = vec![None; self.calls.len() + 1];
         for (output, gradient) in outputs {
             if output.call == 0 || output.call > self.calls.len() {
-                return Err(engine("a gradient belongs to no output of this pass"));
+                return Err(GradientProblem::OtherOutput.into());
             }
             if output.values.shape() != gradient.shape() {
-                let (shape, expected) = (gradient.shape(), output.values.shape());
-                let text = format!("a gradient has shape {shape:?}, expected {expected:?}");
-                return Err(engine(text));
+                let (found, expected) = (gradient.shape().to_vec(), output.values.shape().to_vec());
+                return Err(GradientProblem::Shape { found, expected }.into());
             }
             shapes[output.call] = Some(gradient.shape().to_vec());
             add(&mut gradients[output.call], gradient.clone().into_host());
@@ -230,18 +225,15 @@ impl ShardPass<'_> {
         for (index, (stage, input)) in self.calls.iter().enumerate().rev() {
             let gradient = gradients[index + 1].take().zip(shapes[index + 1].take());
             let Some((gradient, shape)) = gradient else {
-                let text = format!("the output of stage {stage} has no use and no gradient");
-                return Err(engine(text));
+                return Err(GradientProblem::Unused { stage: *stage }.into());
             };
             let gradient = Activation::from_host(&shape, gradient);
             let needs_input = *input > 0;
             let (shape, values) = self.call(*stage, &BACKWARD, gradient, needs_input)?;
             if needs_input {
                 if shape.iter().product::<usize>() != values.len() {
-                    return Err(engine(format!(
-                        "{} values for shape {shape:?}",
-                        values.len()
-                    )));
+                    let values = values.len();
+                    return Err(GradientProblem::ValueCount { values, shape }.into());
                 }
                 shapes[*input] = Some(shape);
                 add(&mut gradients[*input], values.into_vec());
@@ -275,8 +267,11 @@ impl ShardPass<'_> {
 fn activation(shape: &[usize], values: CallValues) -> Result<Activation, RpcError> {
     let elements = shape.iter().try_fold(1_usize, |all, n| all.checked_mul(*n));
     if elements != Some(values.len()) {
-        let text = format!("{} values for shape {shape:?}", values.len());
-        return Err(engine(text));
+        return Err(GradientProblem::ValueCount {
+            values: values.len(),
+            shape: shape.to_vec(),
+        }
+        .into());
     }
     Ok(Activation::from_host(shape, values.into_vec()))
 }

@@ -12,7 +12,7 @@ use ronde_engine::{Activation, Chain, ForwardContext, Layer, LayerExt, Mode, Opt
 use super::messages::{
     BACKWARD, DISCARD, FORWARD, GRADIENT, OPEN, STATE, StageCall, StageUpdate, UPDATE,
 };
-use crate::error::{FunctionError, RpcError};
+use crate::error::{FunctionError, GradientProblem, RpcError};
 use crate::function::FunctionRegistry;
 use crate::node::CallContext;
 use crate::references::ReferenceTicket;
@@ -76,10 +76,7 @@ impl ModelStage {
         let layout = chain.layout().clone();
         let has_buffers = layout.tensors.iter().any(|t| t.role != Role::Parameter);
         if has_buffers || chain.facts().needs_all_shards {
-            let cause = "a stage with batch normalisation or clusters, which need all shards together, is not supported";
-            return Err(RpcError::Gradients {
-                cause: cause.to_owned(),
-            });
+            return Err(GradientProblem::NeedsAllShards.into());
         }
         let mut end = 0;
         let ranges: Vec<Range<usize>> = layout

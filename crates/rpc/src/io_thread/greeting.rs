@@ -1,13 +1,14 @@
 //! The beginning of a connection: dialling and accepting, and the first message in each direction.
 
-use std::io::ErrorKind;
-use std::net::TcpStream;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use ronde_identity::IdentityError;
 use ronde_peer_memory::{LendingOffer, PeerMemory};
-use ronde_wire::TlsSession;
+use ronde_wire::{TlsRefusal, TlsSession};
 
 use super::{
     ConnectionPhase, ConnectionSide, PolledConnection, PollingThread, REFUSAL, RpcConnectionEnd,
@@ -23,6 +24,37 @@ use crate::node::{NodeShared, SessionState};
 use crate::peers::RpcPeer;
 use crate::security::RpcKeys;
 use crate::stream::RpcStream;
+
+/// The reason why a connection is not opened.
+#[derive(Debug, thiserror::Error)]
+enum GreetingError {
+    #[error("the list of workers has no member for its certificate")]
+    NoMemberForAddress,
+    #[error("cannot connect to {at}: {cause}")]
+    Connect { at: SocketAddr, cause: io::Error },
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Tls(#[from] TlsRefusal),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("you do not have the token of this job")]
+    Token,
+    #[error("this is a worker of job `{job}`")]
+    OtherJob { job: String },
+    #[error("this is the worker `{name}`")]
+    OtherWorker { name: String },
+    #[error("`{name}` is not in the list of this job's workers")]
+    UnknownCaller { name: String },
+    #[error("you have no certificate")]
+    NoCertificate,
+    #[error("the list of workers has no member for your name")]
+    NoMemberForName,
+}
+
+fn lost(error: hello::FirstMessageError) -> RpcConnectionEnd {
+    RpcConnectionEnd::Lost(error.to_string())
+}
 
 /// The interval of attempts to connect to a lost peer without calls.
 const PROBE_PAUSE: Duration = Duration::from_secs(1);
@@ -60,7 +92,7 @@ impl PollingThread<'_> {
                 }
                 Err(cause) => {
                     peer.next_dial = now + TICK;
-                    peer.link.disconnected(now, cause);
+                    peer.link.disconnected(now, cause.to_string());
                 }
             }
         }
@@ -107,11 +139,11 @@ impl PollingThread<'_> {
     }
 }
 
-fn dial(shared: &NodeShared, peer: &RpcPeer) -> Result<RpcStream, String> {
+fn dial(shared: &NodeShared, peer: &RpcPeer) -> Result<RpcStream, GreetingError> {
     let tls = match (&shared.keys, &peer.member) {
         (RpcKeys::Token(_), _) => None,
         (RpcKeys::Tls { .. }, None) => {
-            return Err("the list of workers has no member for its certificate".to_owned());
+            return Err(GreetingError::NoMemberForAddress);
         }
         (
             RpcKeys::Tls {
@@ -119,24 +151,20 @@ fn dial(shared: &NodeShared, peer: &RpcPeer) -> Result<RpcStream, String> {
             },
             Some(member),
         ) => {
-            let name = identity.name_of(member).map_err(|e| e.to_string())?;
-            let tls = TlsSession::client(Arc::clone(client), name);
-            Some(tls.map_err(|e| e.to_string())?)
+            let name = identity.name_of(member)?;
+            Some(TlsSession::client(Arc::clone(client), name)?)
         }
     };
     let at = peer.address;
-    RpcStream::dial(at, tls).map_err(|error| format!("cannot connect to {at}: {error}"))
+    RpcStream::dial(at, tls).map_err(|cause| GreetingError::Connect { at, cause })
 }
 
-fn accepted_stream(shared: &NodeShared, socket: TcpStream) -> Result<RpcStream, String> {
+fn accepted_stream(shared: &NodeShared, socket: TcpStream) -> Result<RpcStream, GreetingError> {
     let tls = match &shared.keys {
         RpcKeys::Token(_) => None,
-        RpcKeys::Tls { server, .. } => {
-            let tls = TlsSession::server(Arc::clone(server));
-            Some(tls.map_err(|e| e.to_string())?)
-        }
+        RpcKeys::Tls { server, .. } => Some(TlsSession::server(Arc::clone(server))?),
     };
-    RpcStream::accepted(socket, tls).map_err(|error| error.to_string())
+    Ok(RpcStream::accepted(socket, tls)?)
 }
 
 impl PolledConnection {
@@ -225,7 +253,7 @@ impl PolledConnection {
         index: usize,
         bytes: &[u8],
     ) -> Result<(), RpcConnectionEnd> {
-        let hello: CalleeHello = hello::decode(bytes).map_err(RpcConnectionEnd::Lost)?;
+        let hello: CalleeHello = hello::decode(bytes).map_err(lost)?;
         if let Some(cause) = hello.refused {
             return Err(RpcConnectionEnd::Refused(cause));
         }
@@ -256,7 +284,7 @@ impl PolledConnection {
         shared: &NodeShared,
         bytes: &[u8],
     ) -> Result<(), RpcConnectionEnd> {
-        let hello: CallerHello = hello::decode(bytes).map_err(RpcConnectionEnd::Lost)?;
+        let hello: CallerHello = hello::decode(bytes).map_err(lost)?;
         let mut answer = CalleeHello {
             process: shared.me.1,
             is_resumed: false,
@@ -265,7 +293,7 @@ impl PolledConnection {
             refused: None,
         };
         if let Err(cause) = self.check_caller(shared, &hello) {
-            answer.refused = Some(cause);
+            answer.refused = Some(cause.to_string());
             self.connection.queue_raw(&hello::encode(&answer));
             self.connection.write();
             self.phase = ConnectionPhase::Refusing;
@@ -323,27 +351,31 @@ impl PolledConnection {
     }
 
     /// Checks that a caller is a worker of this job and means this one.
-    fn check_caller(&self, shared: &NodeShared, hello: &CallerHello) -> Result<(), String> {
+    fn check_caller(&self, shared: &NodeShared, hello: &CallerHello) -> Result<(), GreetingError> {
         if !shows_token(shared, hello.token.as_deref()) {
-            return Err("you do not have the token of this job".to_owned());
+            return Err(GreetingError::Token);
         }
         if hello.job != shared.job {
-            return Err(format!("this is a worker of job `{}`", shared.job));
+            return Err(GreetingError::OtherJob {
+                job: shared.job.clone(),
+            });
         }
         if hello.to != shared.me.0 {
-            return Err(format!("this is the worker `{}`", shared.me.0));
+            return Err(GreetingError::OtherWorker {
+                name: shared.me.0.clone(),
+            });
         }
         let state = shared.lock();
         let known = state.peers.iter().find(|peer| peer.peer.name == hello.from);
-        let known = known
-            .ok_or_else(|| format!("`{}` is not in the list of this job's workers", hello.from))?;
+        let known = known.ok_or_else(|| GreetingError::UnknownCaller {
+            name: hello.from.clone(),
+        })?;
         if let RpcKeys::Tls { identity, .. } = &shared.keys {
             let certificate = self.connection.stream.certificate();
-            let certificate = certificate.ok_or("you have no certificate")?;
+            let certificate = certificate.ok_or(GreetingError::NoCertificate)?;
             let member = known.peer.member.as_ref();
-            let member = member.ok_or("the list of workers has no member for your name")?;
-            let checked = identity.check_peer(&certificate, member);
-            checked.map_err(|error| error.to_string())?;
+            let member = member.ok_or(GreetingError::NoMemberForName)?;
+            identity.check_peer(&certificate, member)?;
         }
         Ok(())
     }

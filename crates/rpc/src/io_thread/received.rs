@@ -90,10 +90,10 @@ fn from_caller(
 fn begin(shared: &Arc<NodeShared>, caller: &Arc<ProcessName>, frame: FrameBody) {
     let call = frame.call;
     let found = CallHead::decode(&frame.head)
-        .map_err(|cause| (FailureCode::Arguments, cause))
+        .map_err(|cause| (FailureCode::Arguments, cause.to_string()))
         .and_then(|head| {
             let found = shared.functions.find(head.function, head.version);
-            let found = found.map_err(|cause| (FailureCode::UnknownFunction, cause))?;
+            let found = found.map_err(|cause| (FailureCode::UnknownFunction, cause.to_string()))?;
             Ok((found.clone(), head.limit_ms))
         });
     let (function, limit_ms) = match found {
