@@ -20,6 +20,15 @@ pub(super) struct ModuleGraph {
     pub(super) from_root: Vec<(ModulePath, String)>,
 }
 
+impl ModuleGraph {
+    /// Returns the modules that a module imports from.
+    fn imports_of(&self, module: &ModulePath) -> impl Iterator<Item = &ModulePath> {
+        let own = self.imports.range((module.clone(), Vec::new())..);
+        own.take_while(move |(from, _)| from == module)
+            .map(|(_, to)| to)
+    }
+}
+
 /// The names that modules re-export, with their paths.
 type Reexports = BTreeMap<(ModulePath, String), ModulePath>;
 
@@ -235,16 +244,22 @@ pub(super) fn root_imports(graphs: &[ModuleGraph]) -> Vec<String> {
     graphs.iter().flat_map(of).collect()
 }
 
-/// Returns the files that are in circles of more than two files, each with the size of its circle.
+/// Returns the files that are in circles of more than two files, each with the size of its circle and its imports from there.
 pub(super) fn loops(graphs: &[ModuleGraph]) -> Vec<String> {
     let mut found = Vec::new();
     for graph in graphs {
         for circle in circles(graph).into_iter().filter(|circle| circle.len() > 2) {
             found.extend(circle.iter().map(|module| {
+                let imported: Vec<String> = graph
+                    .imports_of(module)
+                    .filter(|to| circle.contains(*to))
+                    .map(|to| to.join("::"))
+                    .collect();
                 format!(
-                    "{}: in a circle of {} files",
+                    "{}: in a circle of {} files, imports from {}",
                     graph.files[module],
-                    circle.len()
+                    circle.len(),
+                    imported.join(", ")
                 )
             }));
         }
@@ -276,8 +291,7 @@ fn reachable<'a>(graph: &'a ModuleGraph, from: &'a ModulePath) -> BTreeSet<&'a M
     let mut found = BTreeSet::new();
     let mut left = vec![from];
     while let Some(module) = left.pop() {
-        let next = graph.imports.range((module.clone(), Vec::new())..);
-        for (_, to) in next.take_while(|(source, _)| source == module) {
+        for to in graph.imports_of(module) {
             if found.insert(to) {
                 left.push(to);
             }
