@@ -8,7 +8,7 @@ use ronde_kernels::ShortFormat;
 use crate::device::kernel::{CopyKernel, MatrixSlice, PackKernel, RoundKernel, UnpackKernel};
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, PlanningDevice};
 
-/// Values of any rank, f32, row-major; the first dimension is the number of samples. They are on the host or in the
+/// SharedRange of any rank, f32, row-major; the first dimension is the number of samples. They are on the host or in the
 /// memory of a [`Device`].
 ///
 /// Clones share the values; the last owner returns their memory for reuse.
@@ -16,7 +16,7 @@ use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, PlanningD
 pub struct Activation {
     shape: Vec<usize>,
     /// `None` while only the packed values are there.
-    values: Option<Values>,
+    values: Option<SharedRange>,
     /// The format to which all values are rounded.
     rounded_to: Option<ShortFormat>,
     /// The same values in 2 bytes, which clones share, once one of them is packed.
@@ -27,12 +27,12 @@ pub struct Activation {
 
 /// The values of an activation: a range of memory, the rest of which may have the values of the samples before and after it.
 #[derive(Debug, Clone)]
-struct Values {
+struct SharedRange {
     buffer: Arc<DeviceBuffer>,
     range: Range<usize>,
 }
 
-impl Values {
+impl SharedRange {
     fn new(buffer: DeviceBuffer) -> Self {
         Self {
             range: 0..buffer.length(),
@@ -64,7 +64,7 @@ impl Values {
     }
 }
 
-/// Values in a format of 2 bytes.
+/// SharedRange in a format of 2 bytes.
 #[derive(Debug)]
 struct PackedValues {
     format: ShortFormat,
@@ -91,7 +91,7 @@ impl Activation {
     fn from_buffer(shape: Vec<usize>, values: DeviceBuffer) -> Self {
         Self {
             shape,
-            values: Some(Values::new(values)),
+            values: Some(SharedRange::new(values)),
             rounded_to: None,
             packed: Arc::default(),
             identity: Arc::default(),
@@ -248,7 +248,7 @@ impl Activation {
                 to: copy.slice_mut(),
             }
             .run_on(device);
-            own = Values::new(copy);
+            own = SharedRange::new(copy);
         }
         let own = self.values.insert(own).slice_mut();
         own.expect("the only owner after the copy")
@@ -377,7 +377,7 @@ impl Activation {
             values: values.slice_mut(),
         }
         .run_on(device);
-        self.values = Some(Values::new(values));
+        self.values = Some(SharedRange::new(values));
         self.rounded_to = Some(*format);
     }
 
@@ -442,9 +442,10 @@ impl Activation {
         let mut filled = values.clone().filter(|values| !values.range.is_empty());
         let mut pairs = filled.clone().zip(filled.clone().skip(1));
         if pairs.all(|(before, after)| before.is_before(after)) {
-            if let (Some(first), Some(last)) = (filled.next(), filled.last().or(values.last())) {
-                let range = first.range.start..last.range.end.max(first.range.end);
-                joined.values = Some(Values {
+            if let Some(first) = filled.next() {
+                let last = filled.next_back().unwrap_or(first);
+                let range = first.range.start..last.range.end;
+                joined.values = Some(SharedRange {
                     range,
                     ..first.clone()
                 });
@@ -462,7 +463,7 @@ impl Activation {
             }
             .run_on(device);
         }
-        joined.values = Some(Values::new(memory));
+        joined.values = Some(SharedRange::new(memory));
         joined
     }
 
@@ -477,7 +478,7 @@ impl Activation {
             let start = values.range.start;
             Self {
                 shape,
-                values: Some(Values {
+                values: Some(SharedRange {
                     buffer: values.buffer.clone(),
                     range: start + samples.start * each..start + samples.end * each,
                 }),
@@ -510,7 +511,7 @@ impl Activation {
 
     /// Returns the values for changes on the host. `None` if other owners share them or they are in the memory of a device.
     pub fn host_mut(&mut self) -> Option<&mut [f32]> {
-        let values = self.values.as_mut().and_then(Values::slice_mut)?;
+        let values = self.values.as_mut().and_then(SharedRange::slice_mut)?;
         let DeviceSliceMut::Host(values) = values else {
             return None;
         };

@@ -23,7 +23,7 @@ mod tokens;
 pub use batch_norms::BatchNormValues;
 pub use builder::{Attended, GraphBuilder, GraphOutline, GraphValue};
 pub use computation::{Computation, OperationOutline};
-pub(crate) use joined::{JoinedShards, ShardSamples};
+pub(crate) use joined::{JoinedShard, JoinedShards};
 pub use layer::GraphLayer;
 pub(crate) use node::{GraphNode, NodeGradient, PerShard};
 pub(crate) use operation::{GraphOperation, KeptValues, OwnTensor};

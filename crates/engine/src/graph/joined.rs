@@ -12,7 +12,7 @@ use ronde_core::Shard;
 
 /// A shard, and its samples in the value of all joined shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ShardSamples {
+pub(crate) struct JoinedShard {
     /// The shard.
     pub(crate) shard: Shard,
     /// Its number among the joined shards.
@@ -24,7 +24,7 @@ pub(crate) struct ShardSamples {
 /// Shards that pass through the operations of a layer together, at least one.
 #[derive(Debug, Clone)]
 pub(crate) struct JoinedShards {
-    shards: Arc<[ShardSamples]>,
+    shards: Arc<[JoinedShard]>,
 }
 
 impl JoinedShards {
@@ -35,7 +35,7 @@ impl JoinedShards {
         let shards = shards.map(|(place, (shard, samples))| {
             let start = end;
             end += samples;
-            ShardSamples {
+            JoinedShard {
                 shard,
                 place,
                 samples: start..end,
@@ -47,7 +47,7 @@ impl JoinedShards {
     }
 
     /// Returns the shards in order.
-    pub(crate) fn shards(&self) -> &[ShardSamples] {
+    pub(crate) fn shards(&self) -> &[JoinedShard] {
         &self.shards
     }
 

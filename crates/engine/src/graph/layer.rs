@@ -20,8 +20,8 @@ use self::joined::{SumOfShards, apart};
 use self::parts::PartGradients;
 use self::tokens::TokenSums;
 use super::{
-    GraphOutline, JoinedShards, KeptText, LoadedState, NodeGradient, PartPlace, PassEnds,
-    ShardSamples, TensorGradients, Tensors,
+    GraphOutline, JoinedShard, JoinedShards, KeptText, LoadedState, NodeGradient, PartPlace,
+    PassEnds, TensorGradients, Tensors,
 };
 use crate::activation::Activation;
 use crate::blocks::Blocks;
@@ -106,7 +106,7 @@ struct OpenShards {
 
 impl OpenShards {
     /// Returns joined shards as operations get them: none if it is one shard.
-    fn joined(&self) -> &[ShardSamples] {
+    fn joined(&self) -> &[JoinedShard] {
         match self.joined.shards() {
             [_] => &[],
             joined => joined,

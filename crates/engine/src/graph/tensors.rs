@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ronde_core::exact::Node;
 use ronde_kernels::ShortFormat;
 
-use super::{OwnTokens, ShardSamples};
+use super::{JoinedShard, OwnTokens};
 use crate::activation::Activation;
 use crate::blocks::Blocks;
 use crate::device::kernel::{AddExactKernel, AddKernel, MatrixSlice, RoundKernel};
@@ -150,7 +150,7 @@ pub(crate) struct Tensors<'a> {
     packs: Option<ShortFormat>,
     tokens: Option<OwnTokens<'a>>,
     part: Option<u32>,
-    joined: &'a [ShardSamples],
+    joined: &'a [JoinedShard],
 }
 
 impl<'a> Tensors<'a> {
@@ -168,13 +168,13 @@ impl<'a> Tensors<'a> {
     }
 
     /// Sets the joined shards, if there are several.
-    pub(crate) fn with_shards(self, joined: &'a [ShardSamples]) -> Self {
+    pub(crate) fn with_shards(self, joined: &'a [JoinedShard]) -> Self {
         Self { joined, ..self }
     }
 
     /// Returns the joined shards that an operation computes the gradients of its tensors from, or draws random numbers for. None if the
     /// samples are those of one shard.
-    pub(crate) fn joined(&self) -> &'a [ShardSamples] {
+    pub(crate) fn joined(&self) -> &'a [JoinedShard] {
         self.joined
     }
 

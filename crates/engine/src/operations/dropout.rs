@@ -6,7 +6,7 @@ use crate::context::{ForwardContext, Mode};
 use crate::device::kernel::{DrawDropoutKernel, DrawnRows, MultiplyByKernel};
 use crate::error::EngineError;
 use crate::graph::Computation;
-use crate::graph::{GraphOperation, KeptValues, ShardSamples, Tensors, copy_run};
+use crate::graph::{GraphOperation, JoinedShard, KeptValues, Tensors, copy_run};
 
 /// Multiplies by the factors that the context draws; the identity in evaluation.
 pub(crate) struct Dropout {
@@ -18,6 +18,41 @@ pub(crate) struct Dropout {
 }
 
 impl Dropout {
+    /// Draws the factors of the samples of each joined shard, or of one shard.
+    fn draw_shards(
+        &self,
+        x: &Activation,
+        tensors: Tensors<'_>,
+        context: &ForwardContext,
+        factors: &mut Activation,
+    ) {
+        let device = tensors.device();
+        let alone = [JoinedShard {
+            shard: context.shard,
+            place: 0,
+            samples: 0..x.samples(),
+        }];
+        let each = x.elements() / x.samples().max(1);
+        let shards = match tensors.joined() {
+            [] => &alone,
+            joined => joined,
+        };
+        for of in shards {
+            let elements = of.samples.start * each..of.samples.end * each;
+            DrawDropoutKernel {
+                context: ForwardContext {
+                    shard: of.shard,
+                    ..*context
+                },
+                probability: self.probability,
+                index: self.index,
+                drawn: DrawnRows::all(elements.len()),
+                to: factors.values_mut(device).range(elements),
+            }
+            .run_on(device);
+        }
+    }
+
     /// Draws the factors of a value. Those of own tokens are those that the whole value has there.
     fn factors(
         &self,
@@ -28,30 +63,7 @@ impl Dropout {
         let device = tensors.device();
         let mut factors = tensors.unwritten(x.shape());
         let Some(tokens) = tensors.tokens() else {
-            let alone = [ShardSamples {
-                shard: context.shard,
-                place: 0,
-                samples: 0..x.samples(),
-            }];
-            let each = x.elements() / x.samples().max(1);
-            let shards = match tensors.joined() {
-                [] => &alone,
-                joined => joined,
-            };
-            for of in shards {
-                let elements = of.samples.start * each..of.samples.end * each;
-                DrawDropoutKernel {
-                    context: ForwardContext {
-                        shard: of.shard,
-                        ..*context
-                    },
-                    probability: self.probability,
-                    index: self.index,
-                    drawn: DrawnRows::all(elements.len()),
-                    to: factors.values_mut(device).range(elements),
-                }
-                .run_on(device);
-            }
+            self.draw_shards(x, tensors, context, &mut factors);
             return factors;
         };
         let samples = x.samples();

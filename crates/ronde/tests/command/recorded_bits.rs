@@ -344,11 +344,15 @@ fn kinds_of_models() {
     ];
     let files = names.map(read);
     let few = "train.steps=4";
-    let runs: Vec<_> = names
-        .iter()
-        .zip(&files)
-        .map(|(name, file)| (example(name, file, few), None))
-        .collect();
+    let runs = names.iter().zip(&files);
+    let runs = runs.map(|(name, file)| (example(name, file, few), None));
+    let mut runs: Vec<_> = runs.collect();
+    // They have the bits of `mlp`.
+    let mlp = names.iter().position(|name| *name == "mlp").unwrap();
+    for (name, together) in [("mlp_one_by_one", 1), ("mlp_three_together", 3)] {
+        let sets = format!("{few} train.shards_together={together}");
+        runs.push((example(name, &files[mlp], &sets), None));
+    }
     compare("kinds_of_models", &runs);
 }
 

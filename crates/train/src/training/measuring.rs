@@ -213,8 +213,11 @@ impl MeasuredForm {
         }
     }
 
-    fn is_in_halves(self) -> bool {
-        self.schedule == ScheduleName::ZeroBubble
+    fn set(self, config: &mut RunConfig) {
+        config.parallel.schedule = self.schedule;
+        if self.schedule == ScheduleName::ZeroBubble {
+            config.train.shards_together = ShardsTogether::Count(NonZeroU32::MIN);
+        }
     }
 }
 
@@ -250,11 +253,8 @@ impl MeasuredTraining {
         let whole = Plan::resolve(&reduced, WorldSize::ONE, &*split.train)?;
         let shard_samples = whole.shard_samples_max() as u64;
         reduced.workers.logical_shards = shards;
-        reduced.parallel.schedule = form.schedule;
+        form.set(&mut reduced);
         let train = &mut reduced.train;
-        if form.is_in_halves() {
-            train.shards_together = ShardsTogether::Count(NonZeroU32::MIN);
-        }
         train.global_batch_size = shard_samples * u64::from(shards);
         (train.steps, train.epochs) = (Some(u64::from(u32::MAX)), None);
         train.drop_last = train.global_batch_size <= split.train.len();

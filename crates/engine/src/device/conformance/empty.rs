@@ -488,21 +488,6 @@ impl KernelComparison<'_> {
             &|device, x, to| {
                 let mut none = device.allocate(0);
                 let x = x[0];
-                AddKernel {
-                    y: none.slice_mut(),
-                    x,
-                }
-                .run_on(device);
-                AddExactKernel {
-                    y: none.slice_mut(),
-                    x,
-                }
-                .run_on(device);
-                MultiplyByKernel {
-                    y: none.slice_mut(),
-                    factors: x,
-                }
-                .run_on(device);
                 RectifyKernel {
                     y: none.slice_mut(),
                 }
@@ -542,7 +527,37 @@ impl KernelComparison<'_> {
                 .run_on(device);
             },
         );
+        self.no_terms();
         self.no_short_values();
+    }
+
+    fn no_terms(&mut self) {
+        let empty = [vec![], vec![]];
+        self.known_case(
+            "sums and products of no elements",
+            &empty,
+            &empty,
+            &empty,
+            &|device, x, _| {
+                let mut none = device.allocate(0);
+                let x = x[0];
+                AddKernel {
+                    y: none.slice_mut(),
+                    x,
+                }
+                .run_on(device);
+                AddExactKernel {
+                    y: none.slice_mut(),
+                    x,
+                }
+                .run_on(device);
+                MultiplyByKernel {
+                    y: none.slice_mut(),
+                    factors: x,
+                }
+                .run_on(device);
+            },
+        );
     }
 
     fn no_short_values(&mut self) {

@@ -21,6 +21,7 @@ impl KernelComparison<'_> {
     pub(super) fn ordinary_values(&mut self) {
         self.memory();
         self.matrices();
+        self.products_of_shards();
         self.convolutions();
         self.pools();
         self.batch_norms();
@@ -62,6 +63,33 @@ impl KernelComparison<'_> {
         });
     }
 
+    fn products_of_shards(&mut self) {
+        for shards in [&[1][..], &[3, 0, 2], &[8; 9], &[300, 1, 270]] {
+            let (rows, inner, columns) = (33, shards.iter().sum(), 49);
+            for transposed in [false, true] {
+                let inputs = [values(rows * inner, 7), values(inner * columns, 8)];
+                self.case(
+                    &format!("multiply_shards of {shards:?}"),
+                    &inputs,
+                    &[values(rows * columns, 9)],
+                    &|device, x, to| {
+                        let left = match transposed {
+                            true => MatrixSlice::new(x[0], inner, rows).transposed(),
+                            false => MatrixSlice::new(x[0], rows, inner),
+                        };
+                        MultiplyShardsKernel {
+                            left,
+                            right: MatrixSlice::new(x[1], inner, columns),
+                            to: to[0].slice_mut(),
+                            shards: shards.into(),
+                        }
+                        .run_on(device);
+                    },
+                );
+            }
+        }
+    }
+
     fn matrices(&mut self) {
         let bf16 = Some(ShortFormat::Bf16);
         for [rows, inner, columns] in [[1, 1, 1], [5, 7, 3], [33, 70, 49], [3, 600, 17]] {
@@ -97,30 +125,6 @@ impl KernelComparison<'_> {
                             right,
                             to: to[0].slice_mut(),
                             adds,
-                        }
-                        .run_on(device);
-                    },
-                );
-            }
-        }
-        for shards in [&[1][..], &[3, 0, 2], &[8; 9], &[300, 1, 270]] {
-            let (rows, inner, columns) = (33, shards.iter().sum(), 49);
-            for transposed in [false, true] {
-                let inputs = [values(rows * inner, 7), values(inner * columns, 8)];
-                self.case(
-                    &format!("multiply_shards of {shards:?}"),
-                    &inputs,
-                    &[values(rows * columns, 9)],
-                    &|device, x, to| {
-                        let left = match transposed {
-                            true => MatrixSlice::new(x[0], inner, rows).transposed(),
-                            false => MatrixSlice::new(x[0], rows, inner),
-                        };
-                        MultiplyShardsKernel {
-                            left,
-                            right: MatrixSlice::new(x[1], inner, columns),
-                            to: to[0].slice_mut(),
-                            shards: shards.into(),
                         }
                         .run_on(device);
                     },

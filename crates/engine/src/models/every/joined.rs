@@ -7,9 +7,9 @@ use ronde_core::exact::{TreeSum, cover};
 use ronde_core::{Buffer, DType};
 
 use super::*;
-use crate::Recomputation;
 use crate::layer::{BackwardPart, BackwardPass};
 use crate::lock_step::{ShardGradient, ShardInput, SingleRankSums};
+use crate::recomputation::Recomputation;
 use crate::testing::samples;
 
 /// The samples of each shard: one without samples, and a number of shards that is no power of two.
