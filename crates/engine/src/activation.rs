@@ -8,7 +8,7 @@ use ronde_kernels::ShortFormat;
 use crate::device::kernel::{CopyKernel, MatrixSlice, PackKernel, RoundKernel, UnpackKernel};
 use crate::device::{Device, DeviceBuffer, DeviceSlice, DeviceSliceMut, PlanningDevice};
 
-/// SharedRange of any rank, f32, row-major; the first dimension is the number of samples. They are on the host or in the
+/// Values of any rank, f32, row-major; the first dimension is the number of samples. They are on the host or in the
 /// memory of a [`Device`].
 ///
 /// Clones share the values; the last owner returns their memory for reuse.
@@ -64,7 +64,7 @@ impl SharedRange {
     }
 }
 
-/// SharedRange in a format of 2 bytes.
+/// Values in a format of 2 bytes.
 #[derive(Debug)]
 struct PackedValues {
     format: ShortFormat,

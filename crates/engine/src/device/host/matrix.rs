@@ -1,6 +1,6 @@
 //! Matrix products and sums over rows on the host.
 
-use ronde_kernels::{Matrix, add_row_parts, multiply_in_tree, multiply_with};
+use ronde_kernels::{Matrix, Products, add_row_parts, multiply_in_tree, multiply_with};
 
 use super::HostDevice;
 use super::threads::split;
@@ -28,14 +28,28 @@ impl HostDevice {
         }
     }
 
-    fn multiply(
+    fn multiply(&self, kernel: MultiplyKernel<OnHost<'_>>) {
+        let adds = kernel.adds;
+        let product = |products, left: Matrix<'_>, right: Matrix<'_>, to: &mut [f32]| {
+            multiply_with(products, left, right, to, adds);
+        };
+        self.multiply_rows([kernel.left, kernel.right], kernel.to, &product);
+    }
+
+    fn multiply_shards(&self, kernel: MultiplyShardsKernel<OnHost<'_>>) {
+        let shards = kernel.shards;
+        let product = |products, left: Matrix<'_>, right: Matrix<'_>, to: &mut [f32]| {
+            multiply_in_tree(products, left, right, &shards, to);
+        };
+        self.multiply_rows([kernel.left, kernel.right], kernel.to, &product);
+    }
+
+    /// Computes the rows of a product on all threads.
+    fn multiply_rows(
         &self,
-        MultiplyKernel {
-            left,
-            right,
-            to,
-            adds,
-        }: MultiplyKernel<OnHost<'_>>,
+        [left, right]: [MatrixOf<&[f32]>; 2],
+        to: &mut [f32],
+        product: &(dyn Fn(Products, Matrix<'_>, Matrix<'_>, &mut [f32]) + Sync),
     ) {
         let format = left.format.filter(|_| left.format == right.format);
         let instructions = self.method.of(format);
@@ -47,29 +61,7 @@ impl HostDevice {
         let parts = split(to, rows, &ranges);
         self.threads
             .each(ranges.into_iter().zip(parts).collect(), |(rows, to)| {
-                multiply_with(instructions, left.some_rows(rows), right, to, adds);
-            });
-    }
-
-    fn multiply_shards(
-        &self,
-        MultiplyShardsKernel {
-            left,
-            right,
-            to,
-            shards,
-        }: MultiplyShardsKernel<OnHost<'_>>,
-    ) {
-        let format = left.format.filter(|_| left.format == right.format);
-        let instructions = self.method.of(format);
-        let (left, right) = (matrix(left), matrix(right));
-        let rows = left.rows();
-        let work = rows * right.rows() * right.columns() / 8;
-        let ranges = self.threads.ranges(rows, work);
-        let parts = split(to, rows, &ranges);
-        self.threads
-            .each(ranges.into_iter().zip(parts).collect(), |(rows, to)| {
-                multiply_in_tree(instructions, left.some_rows(rows), right, &shards, to);
+                product(instructions, left.some_rows(rows), right, to);
             });
     }
 
