@@ -12,7 +12,7 @@ use crate::error::EngineError;
 use crate::graph::{KeptText, PassEnds};
 use crate::layer::{
     BackwardPart, BackwardPass, DiscardedShards, GradientForm, Layer, LayerCost, LayerExt,
-    LayerFacts, LayerSetting, SavedValues, StateChange,
+    LayerFacts, LayerSetting, SavedValues, ShardPasses, StateChange,
 };
 use crate::lock_step::{ShardGradient, ShardInput, ShardSums};
 use crate::precision::Precision;
@@ -264,8 +264,10 @@ fn joined_facts(layers: &[Box<dyn Layer>]) -> LayerFacts {
             .flat_map(|layer| layer.batch_norms.clone())
             .collect(),
         is_suspendable: facts().all(|layer| layer.is_suspendable),
-        needs_all_shards: facts().any(|layer| layer.needs_all_shards),
-        joins_shards: facts().all(|layer| layer.joins_shards),
+        shard_passes: facts()
+            .map(|layer| layer.shard_passes)
+            .reduce(ShardPasses::of_both)
+            .unwrap_or(ShardPasses::Apart),
         only_f32: facts().find_map(|layer| layer.only_f32.clone()),
     }
 }

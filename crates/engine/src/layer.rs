@@ -45,6 +45,29 @@ pub enum GradientForm {
     Sparse,
 }
 
+/// How the shards of one call pass through a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShardPasses {
+    /// One after the other.
+    Apart,
+    /// Together, with the bits of each shard alone, and their gradients can be added: [`ShardGradient::added`]. Such a layer has no
+    /// buffers.
+    Together,
+    /// A pass needs values of all shards of the global batch, so that all ranks run it together with all of their shards.
+    OfAllRanks,
+}
+
+impl ShardPasses {
+    /// Returns how shards pass through two layers, one after the other.
+    pub(crate) fn of_both(self, next: Self) -> Self {
+        match (self, next) {
+            (Self::OfAllRanks, _) | (_, Self::OfAllRanks) => Self::OfAllRanks,
+            (Self::Together, Self::Together) => Self::Together,
+            _ => Self::Apart,
+        }
+    }
+}
+
 /// The properties of a layer, which do not depend on values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LayerFacts {
@@ -70,17 +93,25 @@ pub struct LayerFacts {
     pub batch_norms: Vec<BatchNormValues>,
     /// Whether the state can be dropped and loaded again while shards are pending: see [`StateChange::Suspend`].
     pub is_suspendable: bool,
-    /// Whether a pass needs values of all shards of the global batch, so that all ranks run it together with all of their shards.
-    /// Other layers may run each shard alone.
-    pub needs_all_shards: bool,
-    /// Whether the shards of one call run together, with the bits of each shard alone, and their gradients can be added:
-    /// [`ShardGradient::added`]. Such a layer has no buffers. Other layers run one shard after the other.
-    pub joins_shards: bool,
+    /// How the shards of one call pass through the layer.
+    pub shard_passes: ShardPasses,
     /// The first part of the layer that has only f32, if there is one.
     pub only_f32: Option<OnlyF32>,
 }
 
 impl LayerFacts {
+    /// Returns whether all ranks run a pass together: see [`ShardPasses::OfAllRanks`].
+    #[must_use]
+    pub fn needs_all_shards(&self) -> bool {
+        self.shard_passes == ShardPasses::OfAllRanks
+    }
+
+    /// Returns whether the shards of a call run together: see [`ShardPasses::Together`].
+    #[must_use]
+    pub fn joins_shards(&self) -> bool {
+        self.shard_passes == ShardPasses::Together
+    }
+
     /// Returns the facts of a layer that is not divided, whose samples need nothing of each other, and which has only f32: what a
     /// layer can do beyond this is set in the fields.
     #[must_use]
@@ -104,8 +135,7 @@ impl LayerFacts {
             weight_gradients: GradientForm::Dense,
             batch_norms: Vec::new(),
             is_suspendable: false,
-            needs_all_shards: false,
-            joins_shards: false,
+            shard_passes: ShardPasses::Apart,
         }
     }
 }

@@ -63,7 +63,7 @@ pub use host::{cpu_features, engine_name};
 pub use initial::{Initial, fill_tensor};
 pub use layer::{
     BackwardPart, BackwardPass, DiscardedShards, GradientForm, Layer, LayerCost, LayerExt,
-    LayerFacts, LayerSetting, OnlyF32, SavedValues, StateChange,
+    LayerFacts, LayerSetting, OnlyF32, SavedValues, ShardPasses, StateChange,
 };
 pub use learning_rate::{LearningRate, RateScaling, ScheduleConfig};
 pub use lock_step::{NotSummed, ShardGradient, ShardInput, ShardSums};

@@ -135,7 +135,7 @@ impl Layer for Recomputed {
             let inputs = inputs.collect();
             layer.inner.forward(inputs, sums)
         };
-        if self.facts().needs_all_shards || self.facts().joins_shards {
+        if self.facts().needs_all_shards() || self.facts().joins_shards() {
             again(self, &shards, sums)?;
             return self.inner.backward(shards, pass, sums);
         }

@@ -261,7 +261,7 @@ fn run_step(
         context: planned_context(shard),
     });
     let inputs = inputs.collect();
-    if step.is_by_layer && step.shards > 1 && !chain.facts().needs_all_shards {
+    if step.is_by_layer && step.shards > 1 && !chain.facts().needs_all_shards() {
         return run_by_layer(chain, inputs, device);
     }
     let outputs = chain.forward(inputs, &mut SingleRankSums)?;

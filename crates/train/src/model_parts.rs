@@ -310,7 +310,7 @@ fn check_layers(config: &RunConfig, chain: &mut Chain, is_own: bool) -> Result<(
         let hint = hint.to_owned();
         Err(TrainError::Impossible { problem, hint })
     };
-    if section.pipeline > 1 && chain.facts().needs_all_shards {
+    if section.pipeline > 1 && chain.facts().needs_all_shards() {
         let problem = "a pipeline cannot train this model: a layer needs sums over all samples of a step within its pass";
         return refused(
             problem.to_owned(),

@@ -216,7 +216,7 @@ impl Plan {
             tensors.map(TensorEntry::elements).sum::<usize>()
         };
         let layers = || chain.layers().iter().map(|layer| &**layer);
-        let joining = layers().filter(|layer| layer.facts().joins_shards);
+        let joining = layers().filter(|layer| layer.facts().joins_shards());
         if 2 * joining.map(elements).sum::<usize>() < layers().map(elements).sum() {
             return 1;
         }

@@ -150,7 +150,7 @@ fn targets(plan: &Plan, train: &dyn Dataset) -> PredictorTargets {
 
 /// Checks that a model can be divided into stages that update alone.
 fn check_model(model: &ModelConfig, chain: &mut Chain) -> Result<(), TrainError> {
-    if chain.facts().needs_all_shards {
+    if chain.facts().needs_all_shards() {
         let problem = "predicted gradients cannot train this model: a layer needs sums over all samples of a step within its pass";
         let hint = match model {
             ModelConfig::KMeans { .. } => "leave [sync] out: `kmeans` has only one layer",

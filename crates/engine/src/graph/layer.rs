@@ -32,7 +32,7 @@ use crate::error::EngineError;
 use crate::initial::fill_tensor;
 use crate::layer::{
     BackwardPart, BackwardPass, DiscardedShards, GradientForm, Layer, LayerCost, LayerExt,
-    LayerFacts, LayerSetting, SavedValues, StateChange,
+    LayerFacts, LayerSetting, SavedValues, ShardPasses, StateChange,
 };
 use crate::lock_step::{ShardGradient, ShardInput, ShardSums};
 use crate::pending_shards::PendingShards;
@@ -504,8 +504,10 @@ fn facts_of(outline: &GraphOutline, engine: String) -> LayerFacts {
         },
         batch_norms: outline.batch_norms(),
         is_suspendable: true,
-        needs_all_shards: nodes().any(|node| node.needs_all_shards()),
-        joins_shards: false,
+        shard_passes: match nodes().any(|node| node.needs_all_shards()) {
+            true => ShardPasses::OfAllRanks,
+            false => ShardPasses::Apart,
+        },
         only_f32: None,
     }
 }
@@ -626,7 +628,7 @@ impl GraphLayer {
 
     /// Divides shards in those that run together: all of them if the layer needs or joins them all, else one after the other.
     fn together<T>(&self, shards: Vec<T>) -> Vec<Vec<T>> {
-        match self.facts.needs_all_shards || self.facts.joins_shards {
+        match self.facts.needs_all_shards() || self.facts.joins_shards() {
             true => vec![shards],
             false => shards.into_iter().map(|shard| vec![shard]).collect(),
         }
@@ -707,7 +709,7 @@ impl Layer for GraphLayer {
                     let (given, _) = joined::sums_of(shards);
                     found.extend(self.run_backward_input(given, needed, sums)?);
                 }
-                BackwardPart::Weights if self.facts.joins_shards => {
+                BackwardPart::Weights if self.facts.joins_shards() => {
                     let count: usize = shards.iter().map(|given| 1 + given.added.len()).sum();
                     self.run_backward_weights(shards, ranges)?;
                     found.extend(vec![None; count]);

@@ -227,7 +227,7 @@ fn a_batch_in_shards_has_the_gradients_of_the_whole_batch() {
     let mut in_lock_step = 0;
     for case in cases().iter().filter(|case| !per_shard(case)) {
         let chain = case.build();
-        in_lock_step += usize::from(chain.facts().needs_all_shards);
+        in_lock_step += usize::from(chain.facts().needs_all_shards());
         let samples = case.shape[0];
         for counts in [&[1, samples - 1][..], &[1, 0, samples - 2, 1]] {
             let title = format!("{} in shards of {counts:?}", case.name);

@@ -82,7 +82,7 @@ impl ShardSums for GroupSums<'_> {
 impl SynchronousStrategy {
     /// Returns whether a layer needs sums over all shards within its pass.
     pub(super) fn in_lock_step(&mut self) -> bool {
-        self.chain.facts().needs_all_shards
+        self.chain.facts().needs_all_shards()
     }
 
     /// Runs the forward pass of all shards of this rank through the layers of a bucket.

@@ -66,7 +66,7 @@ impl SynchronousStrategy {
     }
 
     fn joins(&self, layer: usize, shards: usize) -> bool {
-        shards > 1 && self.chain.layers()[layer].facts().joins_shards
+        shards > 1 && self.chain.layers()[layer].facts().joins_shards()
     }
 
     fn forward_alone(

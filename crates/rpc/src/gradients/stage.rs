@@ -75,7 +75,7 @@ impl ModelStage {
     ) -> Result<Self, RpcError> {
         let layout = chain.layout().clone();
         let has_buffers = layout.tensors.iter().any(|t| t.role != Role::Parameter);
-        if has_buffers || chain.facts().needs_all_shards {
+        if has_buffers || chain.facts().needs_all_shards() {
             return Err(GradientProblem::NeedsAllShards.into());
         }
         let mut end = 0;

@@ -285,7 +285,7 @@ impl MeasuredTraining {
                 has_output_apart: own_output.is_some(),
             };
             outlines.push(outline(&*layer, &mut shape, ends));
-            lock_step_layers += u32::from(layer.facts().needs_all_shards);
+            lock_step_layers += u32::from(layer.facts().needs_all_shards());
             let (mut layer, times) = TimedLayer::new(layer);
             if form.first_part {
                 layer = layer.with_first_part(FirstPart::new(parts, own_output, &exchanges));

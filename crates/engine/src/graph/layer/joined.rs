@@ -8,6 +8,7 @@ use super::{GraphLayer, OpenShards};
 use crate::activation::Activation;
 use crate::error::EngineError;
 use crate::graph::JoinedShards;
+use crate::layer::ShardPasses;
 use crate::lock_step::{ShardGradient, ShardInput};
 use crate::precision::Precision;
 
@@ -86,11 +87,18 @@ pub(super) fn gradients_apart(
 impl GraphLayer {
     /// Finds out whether shards run together: they do if all operations and the device let them, in f32 and with all parts.
     pub(super) fn find_joining(&mut self) {
+        if self.facts.needs_all_shards() {
+            return;
+        }
         let mut nodes = self.outline.nodes.iter();
-        self.facts.joins_shards = nodes.all(|node| node.node.joins_shards())
+        let is_joining = nodes.all(|node| node.node.joins_shards())
             && self.outline.parts < 2
             && self.precision == Precision::F32
             && self.device.has_independent_rows();
+        self.facts.shard_passes = match is_joining {
+            true => ShardPasses::Together,
+            false => ShardPasses::Apart,
+        };
     }
 
     /// Checks that shards whose gradients are added ran together.
@@ -115,7 +123,7 @@ impl GraphLayer {
             self.check_input(input.shape(), context.mode)?;
         }
         let alone = |of: &ShardInput| (of.context.shard, of.input.samples());
-        if !self.facts.joins_shards || shards.len() < 2 {
+        if !self.facts.joins_shards() || shards.len() < 2 {
             let each = shards.into_iter().map(|of| {
                 let joined = JoinedShards::new([alone(&of)]);
                 (of, joined)
@@ -138,7 +146,7 @@ impl GraphLayer {
         let Some(first) = shards.first().map(|(shard, _)| *shard) else {
             return Ok(shards);
         };
-        if !self.facts.joins_shards {
+        if !self.facts.joins_shards() {
             return Ok(shards);
         }
         let pending = self.pending.get(first)?;

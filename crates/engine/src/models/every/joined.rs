@@ -147,7 +147,7 @@ fn together(
 fn shards_together_have_the_bits_of_shards_alone() {
     for (model, sample) in MODELS {
         let mut chain = built(model, sample);
-        assert!(chain.facts().joins_shards, "{model}");
+        assert!(chain.facts().joins_shards(), "{model}");
         for run in [0..6, 0..4, 1..6, 3..5] {
             let expected = alone(&mut chain, sample, run.clone());
             for parts in [

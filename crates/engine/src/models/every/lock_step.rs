@@ -125,7 +125,7 @@ fn tensors_and_weights_equal_those_of_normalisation_per_shard() {
         let (mut together, mut apart) = (of("synchronised_batch"), of("batch"));
         assert_eq!(together.layout(), apart.layout(), "{kind}");
         assert_eq!(state(&together).0, state(&apart).0, "{kind}");
-        assert!(together.facts().needs_all_shards && !apart.facts().needs_all_shards);
+        assert!(together.facts().needs_all_shards() && !apart.facts().needs_all_shards());
         let shape = [2, 3, side, side];
         assert_eq!(together.cost(&shape), apart.cost(&shape));
         let evaluated = |chain: &mut Chain| chain.evaluate(samples(&shape, 5)).unwrap();
