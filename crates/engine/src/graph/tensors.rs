@@ -181,7 +181,7 @@ impl<'a> Tensors<'a> {
     /// Returns the samples of each joined shard, or all of them.
     pub(crate) fn samples_of_shards(&self, samples: usize) -> Vec<Range<usize>> {
         match self.joined {
-            [] => Vec::from([0..samples]),
+            [] => std::iter::once(0..samples).collect(),
             joined => joined.iter().map(|of| of.samples.clone()).collect(),
         }
     }

@@ -4,6 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::process::Signal;
+
 use crate::jobs::{ronde, states};
 use crate::ssh_hosts::SshHosts;
 use crate::support::{RONDE, Running, TestFolder, until};
@@ -130,15 +132,31 @@ fn the_first_output_of_a_rank_is_waited_for() {
 #[test]
 fn a_job_that_is_cancelled_while_it_is_submitted_is_not_reported_as_running() {
     let dir = TestFolder::new();
-    let submitting = start(&dir, &[&["submit", "--name", "x"], &LONG[..]].concat());
-    let record = dir.path().join(".state/ronde/jobs/x/job.json");
-    until("the job has a record", || record.exists());
-    ronde(&dir, &["cancel", "x"]).expect(0, &["job x: cancelled"]);
-    let submitted = submitting
-        .wait()
-        .expect(3, &["job `x` was cancelled while it was submitted"]);
+    let submitted = (0..20).find_map(|number| {
+        let name = format!("x{number}");
+        let words = [&["submit", "--name", &name], &LONG[..]].concat();
+        let submitting = start(&dir, &words);
+        let record = dir
+            .path()
+            .join(format!(".state/ronde/jobs/{name}/job.json"));
+        until("the job has a record", || record.exists());
+        submitting.signal(Signal::STOP);
+        let cancelled = format!("job {name}: cancelled");
+        ronde(&dir, &["cancel", &name]).expect(0, &[&cancelled]);
+        submitting.signal(Signal::CONT);
+        let ended = submitting.wait();
+        // Code 0: its last look at the record came before it was stopped.
+        (ended.code != 0).then_some((name, ended))
+    });
+    let (name, submitted) = submitted.expect("one of the submissions was cancelled");
+    let submitted = submitted.expect(
+        3,
+        &[&format!(
+            "job `{name}` was cancelled while it was submitted"
+        )],
+    );
     assert!(!submitted.stderr.contains("running"), "{submitted:#?}");
-    assert!(!states(&dir).contains(&"x running".to_owned()));
+    assert!(!states(&dir).contains(&format!("{name} running")));
 }
 
 #[test]

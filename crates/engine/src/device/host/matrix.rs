@@ -33,7 +33,7 @@ impl HostDevice {
         let product = |products, left: Matrix<'_>, right: Matrix<'_>, to: &mut [f32]| {
             multiply_with(products, left, right, to, adds);
         };
-        self.multiply_rows([kernel.left, kernel.right], kernel.to, &product);
+        self.multiply_rows([kernel.left, kernel.right], kernel.to, product);
     }
 
     fn multiply_shards(&self, kernel: MultiplyShardsKernel<OnHost<'_>>) {
@@ -41,7 +41,7 @@ impl HostDevice {
         let product = |products, left: Matrix<'_>, right: Matrix<'_>, to: &mut [f32]| {
             multiply_in_tree(products, left, right, &shards, to);
         };
-        self.multiply_rows([kernel.left, kernel.right], kernel.to, &product);
+        self.multiply_rows([kernel.left, kernel.right], kernel.to, product);
     }
 
     /// Computes the rows of a product on all threads.
@@ -49,7 +49,7 @@ impl HostDevice {
         &self,
         [left, right]: [MatrixOf<&[f32]>; 2],
         to: &mut [f32],
-        product: &(dyn Fn(Products, Matrix<'_>, Matrix<'_>, &mut [f32]) + Sync),
+        product: impl Fn(Products, Matrix<'_>, Matrix<'_>, &mut [f32]) + Sync,
     ) {
         let format = left.format.filter(|_| left.format == right.format);
         let instructions = self.method.of(format);
