@@ -136,15 +136,17 @@ fn a_job_that_is_cancelled_while_it_is_submitted_is_not_reported_as_running() {
         let name = format!("x{number}");
         let words = [&["submit", "--name", &name], &LONG[..]].concat();
         let submitting = start(&dir, &words);
-        let record = dir
-            .path()
-            .join(format!(".state/ronde/jobs/{name}/job.json"));
-        until("the job has a record", || record.exists());
+        let record = dir.path().join(".state/ronde/jobs").join(&name);
+        until("the job has a record", || record.join("job.json").exists());
         submitting.signal(Signal::STOP);
-        let cancelled = format!("job {name}: cancelled");
-        ronde(&dir, &["cancel", &name]).expect(0, &[&cancelled]);
+        let cancelling = start(&dir, &["cancel", &name]);
+        until("the job is marked as cancelled", || {
+            record.join("cancelled.json").exists()
+        });
         submitting.signal(Signal::CONT);
         let ended = submitting.wait();
+        let cancelled = format!("job {name}: cancelled");
+        cancelling.wait().expect(0, &[&cancelled]);
         // Code 0: its last look at the record came before it was stopped.
         (ended.code != 0).then_some((name, ended))
     });
