@@ -22,7 +22,7 @@ shuffle_window_mib = 1
 kind = "mlp"
 hidden = [4]
 [train]
-epochs = 3
+epochs = 5
 global_batch_size = 256
 learning_rate = 0.002
 [checkpoint]
@@ -88,7 +88,7 @@ fn data_that_changes_under_a_run_ends_it_and_the_original_data_continues_it() {
     let output = ["-n", "2", "--overwrite", "--set", "run.output=out"];
     for (change, words) in changes {
         let mut started = dir.start(RONDE, &run(&output), &[]);
-        started.after_steps(45);
+        started.wait_stdout("\"event\":\"checkpoint_saved\"", 1);
         files.iter().for_each(|(name, text)| change(name, text));
         started.wait().expect(2, &[words, "data/", "resume with"]);
         let resume = ["train", "--resume", "out", "--json"];

@@ -38,9 +38,10 @@ fn sixty_four_open_files_are_enough_for_a_launcher_and_four_workers_that_are_rep
 #[test]
 fn too_few_open_files_end_a_run_with_the_remedy() {
     let dir = TestFolder::new();
+    // The process may have inherited open files, so the rank that cannot be started is not known.
     for (files, words) in [
         (8, "cannot listen for workers: Too many open files"),
-        (16, "rank 0 cannot be started"),
+        (14, " cannot be started: "),
     ] {
         let ended = limited(&dir, files, &["train", "-n", "2"]).wait();
         ended.expect(3, &[words, "help: raise the limit of open files"]);
