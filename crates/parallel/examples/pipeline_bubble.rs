@@ -21,7 +21,7 @@ use ronde_engine::{
     LayerFacts, LayerSetting, OptimizerConfig, SavedValues, ShardGradient, ShardInput, ShardSums,
     StateChange, engine_name,
 };
-use ronde_parallel::{MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy};
+use ronde_parallel::{MicroBatch, StepMethod, SynchronousConfig, SynchronousStrategy};
 use ronde_schedule::{
     BorderCost, BucketCost, PipelineSchedule, ProgramShape, StepCosts, programs, timeline,
 };
@@ -241,7 +241,7 @@ fn run_rank(settings: &Settings, rank: usize) -> ExampleResult<()> {
     let seeds = SeedTree::new(1);
     let mut strategy =
         SynchronousStrategy::new(chain, group.clone(), layout.clone(), seeds, config);
-    strategy.regroup(group.clone(), layout.clone())?;
+    strategy.enter(group.clone(), layout.clone())?;
     for step in 0..settings.steps + 1 {
         let batches = layout.loads(group.rank()).map(|shard| MicroBatch {
             shard: Shard(shard),

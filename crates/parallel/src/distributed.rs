@@ -3,14 +3,11 @@
 //! Residuals of senders and the values that replicas of local SGD keep are such vectors: each is on one rank.
 //! `ronde_protocol::holdings` moves them like the slices of a divided state.
 
-use std::borrow::Cow;
 use std::ops::Range;
 
 use ronde_protocol::holdings::HeldRanges;
 
 use crate::state::remap;
-use crate::strategy::VectorKind;
-use crate::strategy::{HeldVector, HeldVectorMut};
 
 /// The part that a rank holds of a vector whose elements belong to logical coordinates such as senders or replicas. The rank that computes
 /// a coordinate holds its elements, so they move when the ranks divide the coordinates in another way.
@@ -89,20 +86,13 @@ impl DistributedVector {
         }
     }
 
-    /// Returns the held elements as a vector of the state.
-    pub(crate) fn vector(&self) -> HeldVector<'_> {
-        HeldVector {
-            kind: VectorKind::Distributed,
-            held: Cow::Borrowed(&self.held),
-            values: &self.values,
-        }
+    /// Returns the values of the held elements, one held range after the other.
+    pub(crate) fn held_values(&self) -> &[f32] {
+        &self.values
     }
 
-    /// Returns the same vector, mutable.
-    pub(crate) fn vector_mut(&mut self) -> HeldVectorMut<'_> {
-        HeldVectorMut {
-            held: Cow::Borrowed(&self.held),
-            values: &mut self.values,
-        }
+    /// Returns the held elements with their mutable values.
+    pub(crate) fn held_mut(&mut self) -> (&HeldRanges, &mut [f32]) {
+        (&self.held, &mut self.values)
     }
 }

@@ -21,6 +21,7 @@ use ronde_core::seed::SeedTree;
 use ronde_core::shards::ShardPlan;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, DType, Group, GroupRank, Operation, WorldSize};
+use ronde_engine::Chain;
 use ronde_protocol::gossip::{LoggedUpdate, UpdateLog, merge_updates};
 use ronde_protocol::served::UpdateSamples;
 use ronde_protocol::transaction::ShardReport;
@@ -30,11 +31,12 @@ use crate::error::ParallelError;
 use crate::inner_losses::InnerLosses;
 use crate::parameter_servers::messages::gather_words;
 use crate::parameter_servers::{RoundStart, RoundTally, ServedUpdate};
-use crate::strategy::GradientPart;
-use crate::strategy::{CommittedUpdate, MicroBatch, ReducedGradient, Strategy, UpdateReport};
+use crate::state_view::{MeanGradient, ModelHandle, RoundState, StateEdit, StateView};
+use crate::step_method::{
+    CommittedUpdate, GradientPart, MicroBatch, ReducedGradient, StepMethod, UpdateReport,
+};
 use crate::synchronous::replica::ReplicaUpdate;
 use crate::synchronous::{ComputeClock, SynchronousStrategy};
-use crate::whole_replica::WholeReplica;
 
 pub use self::peer::GossipPeer;
 
@@ -70,47 +72,6 @@ pub struct GossipTally {
     pub all: Option<RoundTally>,
     /// The numbers of this rank's samples in the data set.
     pub sample_ids: Vec<u64>,
-}
-
-/// The part of a strategy whose transaction is a round of replicas that average in pairs. [`Strategy::reduce`] follows.
-///
-/// Order: `begin_round`; threads serve the other ranks, and the worker claims and computes updates; `end_round`, also after an error.
-pub trait GossipRounds {
-    /// Begins a round, or continues one after a failure. All ranks call it together.
-    ///
-    /// # Errors
-    /// A rank was lost.
-    fn begin_round(&mut self, start: &RoundStart) -> Result<Arc<GossipPeer>, ParallelError>;
-
-    /// Computes an update from its micro-batches, numbered from 0, applies it to the replica, and begins an exchange if one is due.
-    /// `sample_ids` are the numbers of all samples of the update.
-    ///
-    /// # Errors
-    /// A rank was lost, or the engine failed. A gradient that is not finite ends the round; `end_round` returns the error on all ranks.
-    fn compute(
-        &mut self,
-        peer: &GossipPeer,
-        update: &ServedUpdate,
-        micro_batches: Vec<MicroBatch>,
-        sample_ids: Vec<u64>,
-    ) -> Result<(), ParallelError>;
-
-    /// Takes the replica back after all threads have ended. If the round `is_complete` on this rank, all ranks merge their logs, and the
-    /// samples are returned.
-    ///
-    /// # Errors
-    /// A thread still serves, a rank was lost, or an update is missing or was computed twice.
-    fn end_round(
-        &mut self,
-        peer: Arc<GossipPeer>,
-        is_complete: bool,
-    ) -> Result<Option<GossipTally>, ParallelError>;
-
-    /// Returns the seconds that this worker has waited for its partners since the last call.
-    fn take_exchange_s(&mut self) -> f64;
-
-    /// Returns the exchanges of all ranks in the last complete round.
-    fn summary(&self) -> &GossipSummary;
 }
 
 /// Weights with the states of the optimizer.
@@ -155,7 +116,6 @@ impl ReplicaShare {
 /// Between rounds, the inner strategy has the state of the run. During a round it has the replica.
 pub struct Gossip {
     group: Arc<dyn Group>,
-    layout: StepLayout,
     config: GossipConfig,
     inner: Box<SynchronousStrategy>,
     clock: ComputeClock,
@@ -196,15 +156,17 @@ impl Gossip {
     pub fn new(
         inner: SynchronousStrategy,
         group: Arc<dyn Group>,
-        layout: StepLayout,
         config: GossipConfig,
         clock: ComputeClock,
     ) -> Self {
-        let len = inner.state().len();
-        assert_eq!(inner.stored().len(), len, "a replica has the whole state");
+        let len = inner.weights().len();
+        assert_eq!(
+            inner.weights().stored().len(),
+            len,
+            "a replica has the whole state"
+        );
         Self {
             group,
-            layout,
             config,
             inner: Box::new(inner),
             clock,
@@ -223,9 +185,15 @@ impl Gossip {
         }
     }
 
+    /// Returns the model with the current state.
+    #[must_use]
+    pub fn into_chain(self) -> Chain {
+        self.inner.into_chain()
+    }
+
     fn saved(&self) -> SavedState {
         SavedState {
-            weights: self.inner.state().values().to_vec(),
+            weights: self.inner.weights().values().to_vec(),
             states: self.inner.optimizer_states().to_vec(),
         }
     }
@@ -247,6 +215,12 @@ impl Gossip {
         self.restore(&before);
     }
 
+    /// Leaves the round under way, if there is one: the inner strategy has the state of the run again.
+    fn leave_round(&mut self) {
+        self.is_computed = false;
+        self.restore_state();
+    }
+
     /// Forgets the round under way, because the state changes from outside.
     fn drop_round(&mut self) {
         (self.before, self.replica) = (None, None);
@@ -254,7 +228,7 @@ impl Gossip {
 
     /// Returns the elements of tensors with a role.
     fn elements_of(&self, role: Role) -> Vec<Range<usize>> {
-        let tensors = self.inner.state().tensors().iter();
+        let tensors = self.inner.weights().tensors().iter();
         let of_role = tensors.filter(|tensor| tensor.entry.role == role);
         of_role.map(|tensor| tensor.range.clone()).collect()
     }
@@ -310,7 +284,7 @@ impl Gossip {
     }
 
     fn not_finite(&self, tensor: u64) -> ParallelError {
-        let tensors = self.inner.state().tensors();
+        let tensors = self.inner.weights().tensors();
         let tensor = tensors.get(tensor as usize);
         ParallelError::NotFinite {
             tensor: tensor.map_or_else(String::new, |tensor| tensor.entry.name.clone()),
@@ -320,13 +294,13 @@ impl Gossip {
     /// Returns the mean of all replicas, weighted by counted targets, and of running statistics by samples: the weights, then each
     /// state of the optimizer. Its bits do not depend on the algorithm of the sum.
     fn average(&self) -> Result<ronde_core::Buffer, ParallelError> {
-        let len = self.inner.state().len();
+        let len = self.inner.weights().len();
         let states = self.inner.optimizer_states();
         let mut sum = self
             .group
             .allocate(DType::F32, len * (1 + states.len()))
             .map_err(exchange_failed)?;
-        let weights = self.inner.state().values();
+        let weights = self.inner.weights().values();
         let vectors = std::iter::once(weights).chain(states.iter().map(Vec::as_slice));
         // The other ranks have the rest of a share of zero, so this replica adds nothing, whatever its values are.
         let write = |to: &mut f32, from: f32, share: f32| {
@@ -353,7 +327,7 @@ impl Gossip {
     fn measure_distance(&mut self, mean: &[f32]) -> Result<(), ParallelError> {
         let (mut squares, mut norm) = (0.0, 0.0);
         for range in self.elements_of(Role::Parameter) {
-            let own = &self.inner.state().values()[range.clone()];
+            let own = &self.inner.weights().values()[range.clone()];
             for (own, mean) in own.iter().zip(&mean[range]) {
                 let (own, mean) = (f64::from(*own), f64::from(*mean));
                 squares += (own - mean) * (own - mean);
@@ -372,12 +346,23 @@ impl Gossip {
     }
 }
 
-impl GossipRounds for Gossip {
-    fn begin_round(&mut self, start: &RoundStart) -> Result<Arc<GossipPeer>, ParallelError> {
+/// The computation of a round of replicas that average in pairs. Order: `begin_round`; threads serve the other ranks, and the worker
+/// claims and computes updates; `end_round`, also after an error; [`StepMethod::reduce`].
+impl Gossip {
+    /// Begins a round, or continues one after a failure. All ranks call it together.
+    ///
+    /// # Errors
+    /// A rank was lost.
+    pub fn begin_round(&mut self, start: &RoundStart) -> Result<Arc<GossipPeer>, ParallelError> {
         self.begin(start)
     }
 
-    fn compute(
+    /// Computes an update from its micro-batches, numbered from 0, applies it to the replica, and starts an exchange if one is due.
+    /// `sample_ids` are the numbers of all samples of the update.
+    ///
+    /// # Errors
+    /// A rank was lost, or the engine failed. A gradient that is not finite ends the round; `end_round` returns the error on all ranks.
+    pub fn compute(
         &mut self,
         peer: &GossipPeer,
         update: &ServedUpdate,
@@ -389,7 +374,7 @@ impl GossipRounds for Gossip {
         let version = peer.read(base);
         self.inner
             .with_weights(|weights| weights.copy_from_slice(base));
-        self.inner.reload();
+        self.inner.load_layers();
         let made = replica.log.len() as u64;
         let applied = ReplicaUpdate {
             random: update.random,
@@ -398,14 +383,14 @@ impl GossipRounds for Gossip {
         };
         let reports = match self.inner.update_replica(applied, micro_batches) {
             Err(ParallelError::NotFinite { tensor }) => {
-                let mut tensors = self.inner.state().tensors().iter();
+                let mut tensors = self.inner.weights().tensors().iter();
                 let index = tensors.position(|other| other.entry.name == tensor);
                 peer.diverge(index.unwrap_or(0) as u64);
                 return Ok(());
             }
             reports => reports?,
         };
-        peer.write((&*base, version), self.inner.state().values());
+        peer.write((&*base, version), self.inner.weights().values());
         let counts: BatchCounts = reports.iter().map(ShardReport::counts).sum();
         let is_new = replica.log.insert(
             update.update,
@@ -430,7 +415,12 @@ impl GossipRounds for Gossip {
         Ok(())
     }
 
-    fn end_round(
+    /// Takes the replica back after all threads have ended. If the round `is_complete` on this rank, all ranks merge their logs, and the
+    /// samples are returned.
+    ///
+    /// # Errors
+    /// A thread still serves, a rank was lost, or an update is missing or was computed twice.
+    pub fn end_round(
         &mut self,
         peer: Arc<GossipPeer>,
         is_complete: bool,
@@ -441,7 +431,7 @@ impl GossipRounds for Gossip {
         let finished = peer.into_finished();
         self.inner
             .with_weights(|weights| weights.copy_from_slice(&finished.weights));
-        self.inner.reload();
+        self.inner.load_layers();
         if !is_complete {
             self.restore_state();
             return Ok(None);
@@ -451,42 +441,20 @@ impl GossipRounds for Gossip {
         Ok(Some(tally))
     }
 
-    fn take_exchange_s(&mut self) -> f64 {
+    /// Returns the seconds that this worker has waited for its partners since the last call.
+    pub fn take_exchange_s(&mut self) -> f64 {
         std::mem::take(&mut self.exchange_s)
     }
 
-    fn summary(&self) -> &GossipSummary {
+    /// Returns the exchanges of all ranks in the last complete round.
+    pub fn summary(&self) -> &GossipSummary {
         &self.summary
     }
 }
 
-impl WholeReplica for Gossip {
-    fn inner(&self) -> &SynchronousStrategy {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut SynchronousStrategy {
-        &mut self.inner
-    }
-
-    fn into_inner(self) -> SynchronousStrategy {
-        *self.inner
-    }
-
-    fn ranks(&self) -> (&dyn Group, &StepLayout) {
-        (&*self.group, &self.layout)
-    }
-
-    fn computed_by(&self) -> &'static str {
-        "updates"
-    }
-
-    fn as_gossip_rounds(&mut self) -> Option<&mut dyn GossipRounds> {
-        Some(self)
-    }
-
+impl StepMethod for Gossip {
     /// Returns the mean of all replicas. The replica of this rank stays until the mean is applied.
-    fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError> {
+    fn reduce(&mut self) -> Result<ReducedGradient, ParallelError> {
         if !std::mem::take(&mut self.is_computed) {
             return Err(no_round());
         }
@@ -502,12 +470,12 @@ impl WholeReplica for Gossip {
     }
 
     /// Returns the losses of the updates: see [`InnerLosses`].
-    fn vote(&self) -> Vec<u8> {
-        self.losses.encode()
+    fn vote(&mut self, _: u64, _: &ReducedGradient, _: u64) -> Result<Vec<u8>, ParallelError> {
+        Ok(self.losses.encode())
     }
 
     /// Takes over the mean of all replicas. The norm is that of the change of the parameters.
-    fn apply_round(
+    fn apply(
         &mut self,
         _: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
@@ -525,16 +493,33 @@ impl WholeReplica for Gossip {
     }
 
     /// The replica of this rank stays, so that the next group can continue it.
-    fn leave_round(&mut self) {
-        self.is_computed = false;
-        self.restore_state();
+    fn abort(&mut self) {
+        self.inner.abort();
+        self.leave_round();
     }
 
-    fn forget_round(&mut self) {
+    fn enter(&mut self, group: Arc<dyn Group>, _: StepLayout) -> Result<(), ParallelError> {
+        self.leave_round();
+        self.group = group;
+        Ok(())
+    }
+
+    fn state(&self) -> StateView<'_> {
+        let round = RoundState {
+            ranks: self.group.size(),
+            rank: self.group.rank(),
+            has_optimizer: true,
+            vectors: Vec::new(),
+        };
+        StateView::of_rounds(&self.inner, round, MeanGradient::Unknown)
+    }
+
+    fn edit(&mut self) -> StateEdit<'_> {
         self.drop_round();
+        StateEdit::of(&mut self.inner)
     }
 
-    fn enter(&mut self, group: Arc<dyn Group>, layout: StepLayout) {
-        (self.group, self.layout) = (group, layout);
+    fn model(&mut self) -> ModelHandle<'_> {
+        ModelHandle::of_rounds(&mut self.inner, (&*self.group, None))
     }
 }

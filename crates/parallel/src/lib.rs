@@ -17,17 +17,17 @@ pub mod loss_scale;
 pub mod parameter_servers;
 mod sparse_sum;
 pub mod state;
-pub mod strategy;
+pub mod state_view;
+pub mod step_method;
 pub mod synchronous;
 pub mod synthetic_gradients;
 mod update_sums;
-mod whole_replica;
 pub mod zero;
 
 pub use compression::{Codec, CompressionConfig, encode_once};
 pub use distributed::DistributedVector;
 pub use error::ParallelError;
-pub use gossip::{Gossip, GossipConfig, GossipPeer, GossipRounds, GossipSummary, GossipTally};
+pub use gossip::{Gossip, GossipConfig, GossipPeer, GossipSummary, GossipTally};
 pub use inner_losses::InnerLosses;
 pub use local_rounds::{
     InnerState, LocalRounds, LocalRoundsConfig, StreamingConfig, fragments_max,
@@ -35,17 +35,19 @@ pub use local_rounds::{
 pub use loss_scale::LossScaling;
 pub use parameter_servers::{
     AbortOnPanic, ParameterServers, ParameterServersConfig, RoundClient, RoundRole, RoundServer,
-    RoundStart, RoundTally, ServedRounds, ServedUpdate,
+    RoundStart, RoundTally, ServedUpdate,
 };
 pub use state::{ModelState, TensorRange, remap};
-pub use strategy::{
-    CommittedUpdate, EvaluationPart, HeldVector, HeldVectorMut, LocalStep, MicroBatch,
-    ReducedGradient, ReplicaRounds, Strategy, UpdateReport, VectorKind,
+pub use state_view::{
+    EvaluationPart, HeldVector, HeldVectorMut, ModelHandle, StateEdit, StateView, VectorKind,
+};
+pub use step_method::{
+    CommittedUpdate, LocalStep, MicroBatch, ReducedGradient, StepMethod, UpdateReport,
 };
 pub use synchronous::{
     ComputeClock, ComputeTimes, SynchronousConfig, SynchronousStrategy, evaluate_guarded,
 };
 pub use synthetic_gradients::{
-    BorderTally, PredictorTargets, StageRounds, SyntheticGradients, SyntheticGradientsConfig,
+    BorderTally, PredictorTargets, SyntheticGradients, SyntheticGradientsConfig,
 };
 pub use zero::ZeroLevel;

@@ -19,31 +19,30 @@
 mod kept;
 mod outer_sum;
 
-use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
 use ronde_core::layout::Role;
 use ronde_core::norm::BLOCK;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{BatchCounts, Group, GroupRank, Shard, Step};
-use ronde_engine::{GradientScale, OptimizerConfig, sum_of_squares};
+use ronde_core::{BatchCounts, Group, Shard, Step};
+use ronde_engine::{Chain, GradientScale, OptimizerConfig, sum_of_squares};
 use ronde_protocol::transaction::ShardReport;
 
 use self::kept::KeptReplicas;
 use self::outer_sum::OuterSum;
-use crate::compression::{Codec, CompressionConfig, SentGradient};
-use crate::distributed::DistributedVector;
+use crate::compression::{Codec, CompressionConfig, CompressionState};
 use crate::error::ParallelError;
 use crate::inner_losses::InnerLosses;
 use crate::state::ModelState;
-use crate::strategy::{
-    CommittedUpdate, HeldVector, HeldVectorMut, MicroBatch, ReducedGradient, Strategy, UpdateReport,
+use crate::state_view::{
+    MeanGradient, ModelHandle, RoundState, RunVector, RunVectorMut, StateEdit, StateView,
 };
-use crate::strategy::{GradientPart, LocalStep, ReplicaRounds, VectorKind};
+use crate::step_method::{
+    CommittedUpdate, GradientPart, LocalStep, MicroBatch, ReducedGradient, StepMethod, UpdateReport,
+};
 use crate::synchronous::SynchronousStrategy;
 use crate::synchronous::replica::{ReplicaUpdate, common};
-use crate::whole_replica::WholeReplica;
 
 /// What happens to the states of the inner optimizer between two rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -163,6 +162,8 @@ pub struct LocalRounds {
     averaged: Vec<Vec<f32>>,
     /// What replicas keep between rounds; absent if that is nothing, as for an optimizer without states.
     kept: Option<KeptReplicas>,
+    /// What displacements in a short form need, if their errors are added to the next ones.
+    compression: Option<CompressionState>,
     sum: OuterSum,
     running: Option<RunningRound>,
     /// The memory of the start of a round, between rounds.
@@ -185,8 +186,12 @@ impl LocalRounds {
         layout: StepLayout,
         config: LocalRoundsConfig,
     ) -> Self {
-        let len = inner.state().len();
-        assert_eq!(inner.stored().len(), len, "a replica has the whole state");
+        let len = inner.weights().len();
+        assert_eq!(
+            inner.weights().stored().len(),
+            len,
+            "a replica has the whole state"
+        );
         let zeros = |count: usize| vec![vec![0.0; len]; count];
         let states = inner.optimizer_states().len();
         let averaged = match config.inner_state {
@@ -196,8 +201,14 @@ impl LocalRounds {
         let vectors = (config.streaming.is_some(), states);
         let keeps = config.inner_state == InnerState::Keep && vectors != (false, 0);
         let kept = keeps.then(|| KeptReplicas::new(len, vectors, layout.shards(), group.rank()));
+        let compression = config.compression.map(|config| {
+            let of = (layout.shards(), group.rank());
+            CompressionState::new(config, inner.seeds(), inner.weights(), of)
+        });
+        let summed = (averaged.len(), compression.as_ref());
         Self {
-            sum: OuterSum::new(config, &inner, averaged.len(), (&group, &layout)),
+            sum: OuterSum::new(&config, &inner, summed, &layout),
+            compression,
             group,
             layout,
             config,
@@ -212,6 +223,12 @@ impl LocalRounds {
         }
     }
 
+    /// Returns the model with the current state.
+    #[must_use]
+    pub fn into_chain(self) -> Chain {
+        self.inner.into_chain()
+    }
+
     /// Returns the fragment that a round sums; 0 for the whole state.
     fn fragment(&self, round: Step) -> usize {
         (round.0 % u64::from(self.config.fragments())) as usize
@@ -220,7 +237,7 @@ impl LocalRounds {
     /// Returns the vector and the elements of the state of a range of the sums: 0 for the weights, then the
     /// averaged states.
     fn vector_of(&self, elements: &Range<usize>) -> (usize, Range<usize>) {
-        let len = self.inner.state().len().max(1);
+        let len = self.inner.weights().len().max(1);
         let vector = elements.start / len;
         (
             vector,
@@ -245,6 +262,16 @@ impl LocalRounds {
         }
     }
 
+    /// Leaves the round under way, if there is one: the inner strategy has the state of the run again.
+    fn leave_round(&mut self) {
+        self.computed = None;
+        self.restore_start();
+        self.sum.reset();
+        if let Some(kept) = &mut self.kept {
+            kept.discard();
+        }
+    }
+
     /// Writes the displacement of a replica from the weights of the run, times its number of targets, for elements of the flat state.
     /// Buffers are their values times its number of samples. A tensor that has `diverged` is not a number.
     fn write_displacement(
@@ -259,7 +286,7 @@ impl LocalRounds {
         for ((to, start), end) in to.iter_mut().zip(start).zip(end) {
             *to = (start - end) * weight;
         }
-        for tensor in self.inner.state().tensors() {
+        for tensor in self.inner.weights().tensors() {
             let range = common(&tensor.range, elements);
             let at = range.start - elements.start;
             let values = &mut to[at..at + range.len()];
@@ -288,7 +315,7 @@ impl LocalRounds {
                 }
                 return;
             }
-            let ends = (running.start.as_slice(), self.inner.state().values());
+            let ends = (running.start.as_slice(), self.inner.weights().values());
             let diverged = running.diverged.as_deref();
             self.write_displacement(&elements, ends, (replica.counts, diverged), to);
         };
@@ -297,7 +324,7 @@ impl LocalRounds {
 
     /// Starts the sum of a fragment, with the displacements that the replicas of this rank have at the beginning of the round.
     fn start_fragment(&self, round: Step, sum: &mut OuterSum) -> Result<(), ParallelError> {
-        let (fragment, start) = (self.fragment(round), self.inner.state().values());
+        let (fragment, start) = (self.fragment(round), self.inner.weights().values());
         for replica in self.layout.shards().run(self.group.rank()) {
             let weights = weights_of(self.kept.as_ref(), (round, replica), start)?;
             let write = |elements: &Range<usize>, to: &mut [f32]| {
@@ -306,7 +333,11 @@ impl LocalRounds {
             sum.add((fragment, replica), &*self.group, &write)?;
         }
         let replicas = self.layout.shards().exact_sum();
-        sum.start(fragment, &*self.group, &replicas)
+        sum.start(
+            (fragment, self.compression.as_ref()),
+            &*self.group,
+            &replicas,
+        )
     }
 
     /// Begins the inner steps of a replica.
@@ -337,7 +368,7 @@ impl LocalRounds {
         let (Some(streaming), Some(kept)) = (self.config.streaming, &mut self.kept) else {
             return;
         };
-        let new = &self.inner.state().values()[elements.clone()];
+        let new = &self.inner.weights().values()[elements.clone()];
         for weights in kept.next_weights() {
             for (own, new) in weights[elements.clone()].iter_mut().zip(new) {
                 *own = streaming.own_share * *own + (1.0 - streaming.own_share) * new;
@@ -350,7 +381,7 @@ impl LocalRounds {
         let losses = InnerLosses::decode(votes.iter().map(Vec::as_slice))?;
         let tensor = self
             .inner
-            .state()
+            .weights()
             .tensors()
             .get(losses.diverged()? as usize);
         let tensor = tensor.map_or_else(String::new, |tensor| tensor.entry.name.clone());
@@ -371,7 +402,7 @@ impl LocalRounds {
     /// [`ParallelError::NotFinite`] with the first tensor that is not finite.
     fn norm(&self, parts: &[GradientPart], scale: &GradientScale) -> Result<f64, ParallelError> {
         let mut total = 0.0;
-        for tensor in self.inner.state().tensors() {
+        for tensor in self.inner.weights().tensors() {
             let mut squares = 0.0;
             for part in parts {
                 let range = common(&tensor.range, &part.elements);
@@ -393,7 +424,7 @@ impl LocalRounds {
     /// buffers.
     fn update_weights(&mut self, part: &GradientPart, counts: BatchCounts, number: u64) {
         let (scale, of_buffers) = (self.scale(counts.targets), self.scale(counts.samples));
-        let tensors: Vec<(Range<usize>, Role)> = (self.inner.state().tensors().iter())
+        let tensors: Vec<(Range<usize>, Role)> = (self.inner.weights().tensors().iter())
             .map(|tensor| (common(&tensor.range, &part.elements), tensor.entry.role))
             .collect();
         let (rule, rate) = (self.config.outer, self.config.outer_learning_rate);
@@ -422,8 +453,15 @@ impl LocalRounds {
     }
 }
 
-impl ReplicaRounds for LocalRounds {
-    fn begin_round(&mut self, round: Step) -> Result<(), ParallelError> {
+/// The computation of a round: each replica of this rank makes inner steps from the same state, and their contributions are reduced
+/// like gradients. Order: `begin_round`; for each replica of this rank, in order, its inner steps and `finish_replica`;
+/// `finish_round`; [`StepMethod::reduce`].
+impl LocalRounds {
+    /// Starts a round, or starts it again.
+    ///
+    /// # Errors
+    /// A sum could not be started.
+    pub fn begin_round(&mut self, round: Step) -> Result<(), ParallelError> {
         self.leave_round();
         self.losses = InnerLosses::default();
         if self.config.streaming.is_some() {
@@ -432,7 +470,7 @@ impl ReplicaRounds for LocalRounds {
         }
         let mut start = std::mem::take(&mut self.spare);
         start.clear();
-        start.extend_from_slice(self.inner.state().values());
+        start.extend_from_slice(self.inner.weights().values());
         self.running = Some(RunningRound {
             round,
             start,
@@ -442,7 +480,12 @@ impl ReplicaRounds for LocalRounds {
         Ok(())
     }
 
-    fn inner_step(
+    /// Updates a replica with the micro-batches of one inner step, numbered from 0. The first step of another replica than that
+    /// of the previous call starts from the state before the round. Returns the reports of the micro-batches.
+    ///
+    /// # Errors
+    /// The engine failed. A gradient that is not finite is not an error here: [`StepMethod::apply`] reports it on all ranks.
+    pub fn inner_step(
         &mut self,
         step: &LocalStep,
         micro_batches: Vec<MicroBatch>,
@@ -471,7 +514,7 @@ impl ReplicaRounds for LocalRounds {
             true => unused,
             false => match self.inner.update_replica(update, micro_batches) {
                 Err(ParallelError::NotFinite { tensor }) => {
-                    let mut tensors = self.inner.state().tensors().iter();
+                    let mut tensors = self.inner.weights().tensors().iter();
                     let index = tensors.position(|other| other.entry.name == tensor);
                     self.losses.diverge(index.unwrap_or(0) as u64);
                     running.diverged = Some(tensor);
@@ -487,11 +530,15 @@ impl ReplicaRounds for LocalRounds {
         Ok(reports)
     }
 
-    fn finish_replica(&mut self) -> Result<(), ParallelError> {
+    /// Adds the contribution of the replica of the last inner step.
+    ///
+    /// # Errors
+    /// There is none, or no memory.
+    pub fn finish_replica(&mut self) -> Result<(), ParallelError> {
         let running = self.running.as_ref().ok_or_else(no_round)?;
         let replica = running.replica.ok_or_else(no_round)?.number;
         if let Some(kept) = &mut self.kept {
-            let weights = self.inner.state().values();
+            let weights = self.inner.weights().values();
             kept.add(replica.0, weights, self.inner.optimizer_states());
         }
         match self.config.streaming {
@@ -500,12 +547,18 @@ impl ReplicaRounds for LocalRounds {
         }
     }
 
-    fn finish_round(&mut self) -> Result<(), ParallelError> {
+    /// Starts the sums over all replicas of all ranks; the state is again that before the round. A rank without replicas also
+    /// calls it.
+    ///
+    /// # Errors
+    /// No round was started, or a sum could not be started.
+    pub fn finish_round(&mut self) -> Result<(), ParallelError> {
         let round = self.running.as_ref().ok_or_else(no_round)?.round;
         self.restore_start();
         if self.config.streaming.is_none() {
             let replicas = self.layout.shards().exact_sum();
-            self.sum.start(0, &*self.group, &replicas)?;
+            let of = (0, self.compression.as_ref());
+            self.sum.start(of, &*self.group, &replicas)?;
         }
         self.computed = Some(round);
         Ok(())
@@ -536,80 +589,33 @@ fn not_here(replica: u32) -> ParallelError {
     }
 }
 
-impl WholeReplica for LocalRounds {
-    fn inner(&self) -> &SynchronousStrategy {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut SynchronousStrategy {
-        &mut self.inner
-    }
-
-    fn into_inner(self) -> SynchronousStrategy {
-        *self.inner
-    }
-
-    fn ranks(&self) -> (&dyn Group, &StepLayout) {
-        (&*self.group, &self.layout)
-    }
-
-    fn computed_by(&self) -> &'static str {
-        "inner steps"
-    }
-
-    fn as_replica_rounds(&mut self) -> Option<&mut dyn ReplicaRounds> {
-        Some(self)
-    }
-
-    fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError> {
+impl StepMethod for LocalRounds {
+    fn reduce(&mut self) -> Result<ReducedGradient, ParallelError> {
         let round = self.computed.take().ok_or_else(no_round)?;
         let replicas = self.layout.shards().exact_sum();
         let fragment = self.fragment(round);
-        let (parts, sent) = self.sum.wait(fragment, &*self.group, &replicas)?;
+        let (parts, sent) = self.sum.wait(
+            (fragment, self.compression.as_ref()),
+            &*self.group,
+            &replicas,
+        )?;
         Ok(ReducedGradient { parts, sent })
     }
 
     /// Returns the losses of this rank's inner steps: see [`InnerLosses`].
-    fn vote(&self) -> Vec<u8> {
-        self.losses.encode()
-    }
-
-    fn visit_mean(
-        &self,
-        reduced: &ReducedGradient,
-        targets: u64,
-        visit: &mut dyn FnMut(usize, &[f32]),
-    ) {
-        if self.group.rank() != GroupRank(0) {
-            return;
-        }
-        let scale = self.scale(targets);
-        let mut mean = [0.0; BLOCK];
-        for (index, tensor) in self.inner.state().tensors().iter().enumerate() {
-            if tensor.entry.role != Role::Parameter {
-                continue;
-            }
-            for part in &reduced.parts {
-                let range = common(&tensor.range, &part.elements);
-                for start in range.clone().step_by(BLOCK) {
-                    let run = start..(start + BLOCK).min(range.end);
-                    let mean = &mut mean[..run.len()];
-                    scale.write(part.values(&run), mean);
-                    visit(index, mean);
-                }
-            }
-        }
+    fn vote(&mut self, _: u64, _: &ReducedGradient, _: u64) -> Result<Vec<u8>, ParallelError> {
+        Ok(self.losses.encode())
     }
 
     /// Makes the outer step.
-    fn apply_round(
+    fn apply(
         &mut self,
         update: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
     ) -> Result<UpdateReport, ParallelError> {
         let (step, counts) = (update.step, update.counts);
         let scale = self.scale(counts.targets);
-        let len = self.inner.state().len();
+        let len = self.inner.weights().len();
         let is_of_weights = |part: &GradientPart| part.elements.start < len.max(1);
         let first_state = reduced.parts.iter().position(|part| !is_of_weights(part));
         let weights = &reduced.parts[..first_state.unwrap_or(reduced.parts.len())];
@@ -634,13 +640,14 @@ impl WholeReplica for LocalRounds {
         if let Some(kept) = &mut self.kept {
             kept.keep();
         }
+        self.sum.recycle(fragment, reduced.parts);
         if counts.targets == 0 {
             // The sent values are not used, so the residuals stay, too.
-            let unused = (reduced.parts, SentGradient::default());
-            self.sum.keep(fragment, unused, step);
             return Ok(UpdateReport::WITHOUT_TARGETS);
         }
-        self.sum.keep(fragment, (reduced.parts, reduced.sent), step);
+        if let Some(compression) = &mut self.compression {
+            compression.keep(reduced.sent, step);
+        }
         Ok(UpdateReport {
             gradient_norm,
             clip_factor: 1.0,
@@ -648,73 +655,58 @@ impl WholeReplica for LocalRounds {
         })
     }
 
-    fn leave_round(&mut self) {
-        self.computed = None;
-        self.restore_start();
-        self.sum.reset();
-        if let Some(kept) = &mut self.kept {
-            kept.discard();
-        }
+    fn abort(&mut self) {
+        self.inner.abort();
+        self.leave_round();
     }
 
-    fn enter(&mut self, group: Arc<dyn Group>, layout: StepLayout) {
+    fn enter(&mut self, group: Arc<dyn Group>, layout: StepLayout) -> Result<(), ParallelError> {
+        self.leave_round();
         (self.group, self.layout) = (group, layout);
+        let shards = self.layout.shards();
         if let Some(kept) = &mut self.kept {
-            kept.assign(self.layout.shards());
+            kept.assign(shards);
         }
-        // The old buckets are in memory of the previous group.
-        (self.sum).arrange(&self.inner, self.averaged.len(), &self.layout);
+        if let Some(compression) = &mut self.compression {
+            compression.arrange(self.inner.weights(), shards);
+        }
+        let summed = (self.averaged.len(), self.compression.as_ref());
+        self.sum = OuterSum::new(&self.config, &self.inner, summed, &self.layout);
+        Ok(())
     }
 
-    fn state_vectors(&self) -> Vec<HeldVector<'_>> {
-        let held = self.inner.held();
-        let of = |values| HeldVector {
-            kind: VectorKind::Flat,
-            held: Cow::Borrowed(held),
-            values,
-        };
+    fn state(&self) -> StateView<'_> {
         let states = self.outer_states.iter().chain(&self.averaged);
-        std::iter::once(of(self.inner.state().values()))
-            .chain(states.map(|values| of(values.as_slice())))
-            .chain(self.kept.iter().map(|kept| kept.all.vector()))
-            .chain(self.sum.vectors())
-            .collect()
-    }
-
-    fn state_vectors_mut(&mut self) -> Vec<HeldVectorMut<'_>> {
-        let held = self.inner.held().clone();
-        let states = self.outer_states.iter_mut().chain(&mut self.averaged);
-        let of = |values| HeldVectorMut {
-            held: Cow::Owned(held.clone()),
-            values,
-        };
-        std::iter::once(of(self.inner.state_mut().values_mut()))
-            .chain(states.map(|values| of(values.as_mut_slice())))
-            .chain(self.kept.iter_mut().map(|kept| kept.all.vector_mut()))
-            .chain(self.sum.vectors_mut())
-            .collect()
-    }
-
-    fn distributed_vectors(&self) -> Vec<&DistributedVector> {
         let kept = self.kept.iter().map(|kept| &kept.all);
-        kept.chain(self.sum.residuals()).collect()
+        let compression = self.compression.iter();
+        let round = RoundState {
+            ranks: self.layout.ranks(),
+            rank: self.group.rank(),
+            has_optimizer: false,
+            vectors: states
+                .map(|values| RunVector::Flat(values))
+                .chain(kept.map(RunVector::Distributed))
+                .chain(compression.flat_map(CompressionState::vectors))
+                .collect(),
+        };
+        let replicas = u64::from(self.layout.shards().shards());
+        let replicas = self.config.streaming.map(|_| replicas);
+        StateView::of_rounds(&self.inner, round, MeanGradient::OverReplicas(replicas))
     }
 
-    fn distributed_vectors_mut(&mut self) -> Vec<&mut DistributedVector> {
+    fn edit(&mut self) -> StateEdit<'_> {
+        let states = self.outer_states.iter_mut().chain(&mut self.averaged);
         let kept = self.kept.iter_mut().map(|kept| &mut kept.all);
-        kept.chain(self.sum.residuals_mut()).collect()
-    }
-
-    fn summed_parts(&self) -> usize {
-        self.sum.parts()
+        let compression = self.compression.iter_mut();
+        let vectors = states
+            .map(|values| RunVectorMut::Flat(values))
+            .chain(kept.map(RunVectorMut::Distributed))
+            .chain(compression.flat_map(CompressionState::vectors_mut));
+        StateEdit::of_rounds(&mut self.inner, false, vectors.collect())
     }
 
     /// The ranks that compute replicas evaluate.
-    fn evaluating(&self) -> (u64, Option<u64>) {
-        let place = self.layout.place(self.group.rank());
-        (
-            self.layout.replicas() as u64,
-            place.map(|place| place.replica as u64),
-        )
+    fn model(&mut self) -> ModelHandle<'_> {
+        ModelHandle::of_rounds(&mut self.inner, (&*self.group, Some(&self.layout)))
     }
 }

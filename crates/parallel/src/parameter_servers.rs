@@ -29,7 +29,7 @@ use std::sync::Arc;
 use ronde_core::staleness::WorkerStaleness;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, CollectivesExt, Group, Step};
-use ronde_engine::sum_of_squares;
+use ronde_engine::{Chain, sum_of_squares};
 use ronde_protocol::served::RoundPlacement;
 use ronde_protocol::transaction::ShardReport;
 
@@ -39,10 +39,11 @@ use self::slice::{ServedSlot, SliceRules, StateSlice, UpdateScale};
 use crate::bucket;
 use crate::error::ParallelError;
 use crate::inner_losses::InnerLosses;
-use crate::strategy::GradientPart;
-use crate::strategy::{CommittedUpdate, MicroBatch, ReducedGradient, Strategy, UpdateReport};
+use crate::state_view::{MeanGradient, ModelHandle, RoundState, StateEdit, StateView};
+use crate::step_method::{
+    CommittedUpdate, GradientPart, MicroBatch, ReducedGradient, StepMethod, UpdateReport,
+};
 use crate::synchronous::{ComputeClock, SynchronousStrategy};
-use crate::whole_replica::WholeReplica;
 
 pub use self::client::RoundClient;
 pub use self::server::{AbortOnPanic, RoundServer};
@@ -113,58 +114,9 @@ pub struct ServedUpdate {
     pub learning_rate: f64,
 }
 
-/// The part of a strategy whose transaction is a round of updates at servers. [`Strategy::reduce`] follows.
-///
-/// Order: `begin_round`; threads serve, and a worker leases and computes updates; `end_round`, also after an error.
-pub trait ServedRounds {
-    /// Begins a round, or continues one after a failure. All ranks call it together.
-    ///
-    /// # Errors
-    /// A rank was lost.
-    fn begin_round(&mut self, start: &RoundStart) -> Result<RoundRole, ParallelError>;
-
-    /// Pushes a gradient that this worker could not push before a failure, if it has one.
-    ///
-    /// # Errors
-    /// A rank was lost.
-    fn push_pending(&mut self, client: &RoundClient) -> Result<(), ParallelError>;
-
-    /// Fetches the weights, computes the gradient of an update from its micro-batches, numbered from 0, and pushes it. `sample_ids`
-    /// are the numbers of all samples of the update. Returns whether the update counts; otherwise the worker leases it again.
-    ///
-    /// # Errors
-    /// A rank was lost, or the engine failed. A gradient that is not finite ends the round; [`Strategy::reduce`] returns the error
-    /// on all ranks.
-    fn compute(
-        &mut self,
-        client: &RoundClient,
-        update: &ServedUpdate,
-        micro_batches: Vec<MicroBatch>,
-        sample_ids: Vec<u64>,
-    ) -> Result<bool, ParallelError>;
-
-    /// Takes the slots back from the server after all threads have ended. Returns the samples of the round on the rank that
-    /// leads it, if `is_complete`.
-    ///
-    /// # Errors
-    /// A thread still serves.
-    fn end_round(
-        &mut self,
-        role: RoundRole,
-        is_complete: bool,
-    ) -> Result<Option<RoundTally>, ParallelError>;
-
-    /// Returns the seconds that this worker has waited for servers since the last call.
-    fn take_exchange_s(&mut self) -> f64;
-
-    /// Returns the staleness of each worker's gradients in the last complete round.
-    fn staleness(&self) -> &[WorkerStaleness];
-}
-
 /// The strategy's state on one rank.
 pub struct ParameterServers {
     group: Arc<dyn Group>,
-    layout: StepLayout,
     config: ParameterServersConfig,
     inner: Box<SynchronousStrategy>,
     rules: Arc<SliceRules>,
@@ -198,13 +150,12 @@ impl ParameterServers {
     pub fn new(
         inner: SynchronousStrategy,
         group: Arc<dyn Group>,
-        layout: StepLayout,
         config: ParameterServersConfig,
         clock: ComputeClock,
     ) -> Self {
-        let state = inner.state();
+        let state = inner.weights();
         let len = state.len();
-        assert_eq!(inner.stored().len(), len, "a worker has the whole state");
+        assert_eq!(state.stored().len(), len, "a worker has the whole state");
         let tensors = state.tensors().iter().map(|tensor| tensor.range.clone());
         let tensors: Vec<Range<usize>> = tensors.collect();
         let slots = bucket::slices(&(0..len), &tensors, config.servers.max(1) as usize);
@@ -217,7 +168,6 @@ impl ParameterServers {
         let rules = SliceRules::new(state, inner.config(), config.scales_by_staleness);
         Self {
             group,
-            layout,
             config,
             rules: Arc::new(rules),
             inner: Box::new(inner),
@@ -236,12 +186,18 @@ impl ParameterServers {
         }
     }
 
+    /// Returns the model with the current state.
+    #[must_use]
+    pub fn into_chain(self) -> Chain {
+        self.inner.into_chain()
+    }
+
     fn start_digest(&self) -> u64 {
         self.inner.digest(None)
     }
 
     fn inner_weights(&self) -> &[f32] {
-        self.inner.state().values()
+        self.inner.weights().values()
     }
 
     /// Returns the number of the states of the optimizer.
@@ -262,8 +218,14 @@ impl ParameterServers {
         if let Some(start) = self.running.take() {
             self.inner
                 .with_weights(|weights| weights.copy_from_slice(&start));
-            self.inner.reload();
+            self.inner.load_layers();
         }
+    }
+
+    /// Leaves the round under way, if there is one: the inner strategy has the state of the run again.
+    fn leave_round(&mut self) {
+        self.is_computed = false;
+        self.restore_state();
     }
 
     /// Forgets the round under way, because the state changes from outside.
@@ -294,7 +256,7 @@ impl ParameterServers {
                 Err(error)
             }
             Ok(ServerAnswer::NotFinite) => {
-                let tensors = self.inner.state().tensors().iter();
+                let tensors = self.inner.weights().tensors().iter();
                 let mut sums =
                     tensors.map(|tensor| sum_of_squares(&computed.gradient[tensor.range.clone()]));
                 let tensor = sums.position(|sum| !sum.is_finite()).unwrap_or(0);
@@ -340,7 +302,7 @@ impl ParameterServers {
         let Some(tensor) = diverged.checked_sub(1) else {
             return Ok(());
         };
-        let tensors = self.inner.state().tensors();
+        let tensors = self.inner.weights().tensors();
         let tensor = tensors.get(tensor as usize);
         Err(ParallelError::NotFinite {
             tensor: tensor.map_or_else(String::new, |tensor| tensor.entry.name.clone()),
@@ -366,7 +328,7 @@ impl ParameterServers {
             .group
             .all_gather(&mine)
             .map_err(Self::exchange_failed)?;
-        let (len, vectors) = (self.inner.state().len(), 1 + self.state_count());
+        let (len, vectors) = (self.inner.weights().len(), 1 + self.state_count());
         let mut state = vec![0.0; len * vectors];
         let mut rest = all.as_slice();
         for rank in 0..self.group.size() {
@@ -386,7 +348,7 @@ impl ParameterServers {
 
     /// Compares the copies of this rank with the slots.
     fn check_copies(&self, state: &[f32]) -> Result<(), ParallelError> {
-        let len = self.inner.state().len();
+        let len = self.inner.weights().len();
         for (slot, held) in &self.held {
             let vectors = std::iter::once(&held.slice.weights).chain(&held.slice.states);
             for (vector, values) in vectors.enumerate() {
@@ -415,19 +377,35 @@ fn no_round() -> ParallelError {
     }
 }
 
-impl ServedRounds for ParameterServers {
-    fn begin_round(&mut self, start: &RoundStart) -> Result<RoundRole, ParallelError> {
+/// The computation of a round of updates at servers. Order: `begin_round`; threads serve, and a worker leases and computes updates;
+/// `end_round`, also after an error; [`StepMethod::reduce`].
+impl ParameterServers {
+    /// Begins a round, or continues one after a failure. All ranks call it together.
+    ///
+    /// # Errors
+    /// A rank was lost.
+    pub fn begin_round(&mut self, start: &RoundStart) -> Result<RoundRole, ParallelError> {
         self.begin(start)
     }
 
-    fn push_pending(&mut self, client: &RoundClient) -> Result<(), ParallelError> {
+    /// Pushes a gradient that this worker could not push before a failure, if it has one.
+    ///
+    /// # Errors
+    /// A rank was lost.
+    pub fn push_pending(&mut self, client: &RoundClient) -> Result<(), ParallelError> {
         match self.pending.take() {
             Some(computed) => self.push(client, computed).map(|_| ()),
             None => Ok(()),
         }
     }
 
-    fn compute(
+    /// Fetches the weights, computes the gradient of an update from its micro-batches, numbered from 0, and pushes it. `sample_ids`
+    /// are the numbers of all samples of the update. Returns whether the update counts; otherwise the worker leases it again.
+    ///
+    /// # Errors
+    /// A rank was lost, or the engine failed. A gradient that is not finite ends the round; [`StepMethod::reduce`] returns the error
+    /// on all ranks.
+    pub fn compute(
         &mut self,
         client: &RoundClient,
         update: &ServedUpdate,
@@ -440,14 +418,14 @@ impl ServedRounds for ParameterServers {
             .with_weights(|weights| pulled = client.pull(weights));
         let bases = pulled?;
         self.exchange_s += (self.clock)() - begun;
-        self.inner.reload();
+        self.inner.load_layers();
         let (reports, reduced) = self.inner.gradient_of(update.random, micro_batches)?;
         let counts: BatchCounts = reports.iter().map(ShardReport::counts).sum();
         let loss_sum = reports.iter().map(|report| report.loss_sum).sum();
         let clip_factor = match self.inner.clip_factor_of(&reduced, counts) {
             Err(ParallelError::NotFinite { tensor }) => {
                 self.inner.recycle_gradient(reduced);
-                let mut tensors = self.inner.state().tensors().iter();
+                let mut tensors = self.inner.weights().tensors().iter();
                 let index = tensors.position(|other| other.entry.name == tensor);
                 client.diverged(index.unwrap_or(0) as u64)?;
                 return Ok(true);
@@ -455,7 +433,7 @@ impl ServedRounds for ParameterServers {
             factor => factor?,
         };
         let mut gradient = std::mem::take(&mut self.spare);
-        gradient.resize(self.inner.state().len(), 0.0);
+        gradient.resize(self.inner.weights().len(), 0.0);
         for part in &reduced.parts {
             gradient[part.elements.clone()].copy_from_slice(part.sum.as_slice());
         }
@@ -477,7 +455,12 @@ impl ServedRounds for ParameterServers {
         self.push(client, computed)
     }
 
-    fn end_round(
+    /// Takes the slots back from the server after all threads have ended. Returns the samples of the round on the rank that
+    /// leads it, if `is_complete`.
+    ///
+    /// # Errors
+    /// A thread still serves.
+    pub fn end_round(
         &mut self,
         role: RoundRole,
         is_complete: bool,
@@ -510,42 +493,20 @@ impl ServedRounds for ParameterServers {
         Ok(Some(tally))
     }
 
-    fn take_exchange_s(&mut self) -> f64 {
+    /// Returns the seconds that this worker has waited for servers since the last call.
+    pub fn take_exchange_s(&mut self) -> f64 {
         std::mem::take(&mut self.exchange_s)
     }
 
-    fn staleness(&self) -> &[WorkerStaleness] {
+    /// Returns the staleness of each worker's gradients in the last complete round.
+    pub fn staleness(&self) -> &[WorkerStaleness] {
         &self.staleness
     }
 }
 
-impl WholeReplica for ParameterServers {
-    fn inner(&self) -> &SynchronousStrategy {
-        &self.inner
-    }
-
-    fn inner_mut(&mut self) -> &mut SynchronousStrategy {
-        &mut self.inner
-    }
-
-    fn into_inner(self) -> SynchronousStrategy {
-        *self.inner
-    }
-
-    fn ranks(&self) -> (&dyn Group, &StepLayout) {
-        (&*self.group, &self.layout)
-    }
-
-    fn computed_by(&self) -> &'static str {
-        "updates"
-    }
-
-    fn as_served_rounds(&mut self) -> Option<&mut dyn ServedRounds> {
-        Some(self)
-    }
-
+impl StepMethod for ParameterServers {
     /// Returns the state at the end of the round, from all servers.
-    fn reduce_round(&mut self) -> Result<ReducedGradient, ParallelError> {
+    fn reduce(&mut self) -> Result<ReducedGradient, ParallelError> {
         if !std::mem::take(&mut self.is_computed) {
             return Err(no_round());
         }
@@ -561,12 +522,12 @@ impl WholeReplica for ParameterServers {
     }
 
     /// Returns the losses of the updates: see [`InnerLosses`].
-    fn vote(&self) -> Vec<u8> {
-        self.losses.encode()
+    fn vote(&mut self, _: u64, _: &ReducedGradient, _: u64) -> Result<Vec<u8>, ParallelError> {
+        Ok(self.losses.encode())
     }
 
     /// Takes over the state at the end of the round. The norm is that of the change of the parameters.
-    fn apply_round(
+    fn apply(
         &mut self,
         _: &CommittedUpdate<'_>,
         reduced: ReducedGradient,
@@ -584,16 +545,33 @@ impl WholeReplica for ParameterServers {
     }
 
     /// The slots of this rank stay, so that the next group can continue the round.
-    fn leave_round(&mut self) {
-        self.is_computed = false;
-        self.restore_state();
+    fn abort(&mut self) {
+        self.inner.abort();
+        self.leave_round();
     }
 
-    fn forget_round(&mut self) {
+    fn enter(&mut self, group: Arc<dyn Group>, _: StepLayout) -> Result<(), ParallelError> {
+        self.leave_round();
+        self.group = group;
+        Ok(())
+    }
+
+    fn state(&self) -> StateView<'_> {
+        let round = RoundState {
+            ranks: self.group.size(),
+            rank: self.group.rank(),
+            has_optimizer: true,
+            vectors: Vec::new(),
+        };
+        StateView::of_rounds(&self.inner, round, MeanGradient::Unknown)
+    }
+
+    fn edit(&mut self) -> StateEdit<'_> {
         self.drop_round();
+        StateEdit::of(&mut self.inner)
     }
 
-    fn enter(&mut self, group: Arc<dyn Group>, layout: StepLayout) {
-        (self.group, self.layout) = (group, layout);
+    fn model(&mut self) -> ModelHandle<'_> {
+        ModelHandle::of_rounds(&mut self.inner, (&*self.group, None))
     }
 }

@@ -24,17 +24,25 @@ pub struct TensorRange {
     pub range: Range<usize>,
 }
 
+/// The tensors of a model and their ranges in the flat state, without values.
+#[derive(Debug)]
+pub(crate) struct StateOutline {
+    /// In the order of the flat state.
+    pub(crate) tensors: Vec<TensorRange>,
+    /// The range of each layer in each region, including padding.
+    pub(crate) regions: Vec<Vec<Range<usize>>>,
+    /// The ranges of the tensors of each layer, in the order of its layout.
+    pub(crate) layer_ranges: Vec<Vec<Range<usize>>>,
+    /// Whether each layer has tables, whose gradients are mostly zeros.
+    pub(crate) has_tables: Vec<bool>,
+    /// The number of elements of the flat state.
+    pub(crate) len: usize,
+}
+
 /// The state of a model on one rank.
 #[derive(Debug, Clone)]
 pub struct ModelState {
-    tensors: Vec<TensorRange>,
-    /// The range of each layer, by region.
-    regions: Vec<Vec<Range<usize>>>,
-    layer_ranges: Vec<Vec<Range<usize>>>,
-    /// Whether each layer has tables, whose gradients are mostly zeros.
-    has_tables: Vec<bool>,
-    /// The number of elements of the flat state.
-    len: usize,
+    outline: Arc<StateOutline>,
     /// The elements that this rank stores.
     stored: HeldRanges,
     /// Their values, one stored range after the other. Shared with the layers, which read them in place.
@@ -64,25 +72,26 @@ impl ModelState {
                 range: range.clone(),
             });
         }
-        Self {
+        let layers = chain.layers().iter();
+        let outline = StateOutline {
             regions: regions(chain.len(), &tensors, arena.len()),
             layer_ranges,
-            has_tables: chain
-                .layers()
-                .iter()
+            has_tables: layers
                 .map(|own| own.facts().weight_gradients == GradientForm::Sparse)
                 .collect(),
             tensors,
             len: arena.len(),
+        };
+        Self {
+            outline: Arc::new(outline),
             stored: HeldRanges::default(),
             values: Arc::default(),
         }
     }
 
-    /// Returns whether a layer has tables: see [`GradientForm::Sparse`].
-    #[must_use]
-    pub fn has_tables(&self, layer: usize) -> bool {
-        self.has_tables[layer]
+    /// Returns the tensors and their ranges.
+    pub(crate) fn tensors_outline(&self) -> &Arc<StateOutline> {
+        &self.outline
     }
 
     /// Copies the state of a chain.
@@ -116,10 +125,10 @@ impl ModelState {
     /// Passes the stored part of a layer to `write`, which writes all of its tensors at the ranges that it receives.
     fn write_layer(&mut self, layer: usize, write: impl FnOnce(&mut [f32], &[Range<usize>])) {
         let values = Arc::make_mut(&mut self.values);
-        if let Some(ranges) = located(&self.stored, &self.layer_ranges[layer]) {
+        if let Some(ranges) = located(&self.stored, &self.outline.layer_ranges[layer]) {
             return write(values, &ranges);
         }
-        let tensors = &self.layer_ranges[layer];
+        let tensors = &self.outline.layer_ranges[layer];
         let has_any = |tensor: &Range<usize>| self.stored.within(tensor).next().is_some();
         if !tensors.iter().any(has_any) {
             return;
@@ -143,7 +152,7 @@ impl ModelState {
     /// # Panics
     /// When a tensor that the chain computes with is not stored completely.
     pub fn load_into(&self, chain: &mut Chain, layer: usize) {
-        let ranges = self.layer_ranges[layer].iter();
+        let ranges = self.outline.layer_ranges[layer].iter();
         let ranges = ranges.map(|range| self.stored.locate(range).unwrap_or(0..0));
         let ranges: Vec<Range<usize>> = ranges.collect();
         let values: SharedState = self.values.clone();
@@ -153,7 +162,7 @@ impl ModelState {
     /// Returns all elements.
     #[must_use]
     pub fn all(&self) -> HeldRanges {
-        HeldRanges::new(std::iter::once(0..self.len))
+        HeldRanges::new(std::iter::once(0..self.outline.len))
     }
 
     /// Stores other elements from now on. Values that were stored before are kept, the remaining ones are zeros.
@@ -168,31 +177,31 @@ impl ModelState {
     /// Returns all tensors in the order of the flat state.
     #[must_use]
     pub fn tensors(&self) -> &[TensorRange] {
-        &self.tensors
+        &self.outline.tensors
     }
 
     /// Returns the range of each layer in each region, including padding: in one region, unless layers are divided into parts.
     #[must_use]
     pub fn regions(&self) -> &[Vec<Range<usize>>] {
-        &self.regions
+        &self.outline.regions
     }
 
     /// Returns the ranges of a layer's tensors in the order of its layout.
     #[must_use]
     pub fn layer_ranges(&self, layer: usize) -> &[Range<usize>] {
-        &self.layer_ranges[layer]
+        &self.outline.layer_ranges[layer]
     }
 
     /// Returns the number of elements of the flat state, stored or not.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.outline.len
     }
 
     /// Returns whether the model has no state.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.outline.len == 0
     }
 
     /// Returns the elements that this rank stores.
@@ -249,7 +258,7 @@ impl ModelState {
     pub fn layout(&self) -> StateLayout {
         StateLayout {
             tensors: self
-                .tensors
+                .tensors()
                 .iter()
                 .map(|tensor| tensor.entry.clone())
                 .collect(),
@@ -259,7 +268,7 @@ impl ModelState {
     /// Returns the hash of each tensor, in the order of [`ModelState::tensors`]; `None` for one that is not stored.
     #[must_use]
     pub fn tensor_digests(&self) -> Vec<Option<u64>> {
-        let each = self.tensors.iter();
+        let each = self.tensors().iter();
         each.map(|tensor| Some(weight_hash::hash(self.get(&tensor.range)?)))
             .collect()
     }
@@ -267,7 +276,7 @@ impl ModelState {
     /// Returns the number of trainable elements.
     #[must_use]
     pub fn parameters(&self) -> usize {
-        self.tensors
+        self.tensors()
             .iter()
             .filter(|p| p.entry.role == Role::Parameter)
             .map(|p| p.range.len())

@@ -22,7 +22,7 @@ mod inbox;
 mod predictor;
 mod round;
 mod state;
-mod strategy;
+mod step_method;
 mod tally;
 
 use std::collections::VecDeque;
@@ -32,15 +32,14 @@ use std::sync::Arc;
 use ronde_core::shards::even_range;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Group, GroupRank, Step, Work};
-use ronde_engine::{Activation, EngineError};
+use ronde_engine::{Activation, Chain, EngineError};
 use ronde_protocol::transaction::ShardReport;
 
 use self::inbox::NeighbourInbox;
 use self::predictor::{GradientPredictor, PredictedShard, PredictorShape};
 use crate::error::ParallelError;
 use crate::inner_losses::InnerLosses;
-use crate::strategy::{LocalStep, MicroBatch, Strategy};
-use crate::synchronous::{ComputeClock, ComputeTimes, SynchronousStrategy};
+use crate::synchronous::{ComputeClock, SynchronousStrategy};
 
 pub use self::tally::BorderTally;
 
@@ -82,40 +81,6 @@ impl SyntheticGradientsConfig {
     pub fn predictor_parameters(&self, output: &[usize]) -> u64 {
         PredictorShape::of(output, self.targets).parameters(self.hidden)
     }
-}
-
-/// The part of a strategy whose transaction is a round of batches that stages train on with predicted gradients.
-///
-/// Order: `begin_round`; the batches of the round, in order; `end_round`. [`Strategy::reduce`] follows.
-pub trait StageRounds {
-    /// Begins a round of `steps` batches, or begins it again.
-    ///
-    /// # Errors
-    /// The ranks cannot exchange messages.
-    fn begin_round(&mut self, steps: u64) -> Result<(), ParallelError>;
-
-    /// Trains the stages of this rank on a batch, whose micro-batches are those of all ranks.
-    ///
-    /// # Errors
-    /// The engine failed, or a rank was lost. [`StageRounds::end_round`] reports a gradient that is not finite on all ranks.
-    fn train_stages(
-        &mut self,
-        step: &LocalStep,
-        micro_batches: Vec<MicroBatch>,
-    ) -> Result<(), ParallelError>;
-
-    /// Waits for the last gradients of the round, and trains the predictors with them. Returns the sum over the batches on the rank
-    /// with the last stage. All ranks call it together.
-    ///
-    /// # Errors
-    /// A rank was lost, or a gradient was not finite, which all ranks report.
-    fn end_round(&mut self) -> Result<Option<ShardReport>, ParallelError>;
-
-    /// Returns the seconds in which this rank waited for other ranks since the last call.
-    fn take_exchange_s(&mut self) -> f64;
-
-    /// Returns the predictions of the last round of each predictor, in the order of the stages.
-    fn tallies(&self) -> &[BorderTally];
 }
 
 /// A batch whose gradient has not trained the predictor yet.
@@ -181,7 +146,6 @@ pub struct SyntheticGradients {
     tallies: Vec<BorderTally>,
     clock: ComputeClock,
     exchange_s: f64,
-    times: ComputeTimes,
     is_computed: bool,
 }
 
@@ -214,8 +178,12 @@ impl SyntheticGradients {
         config: SyntheticGradientsConfig,
         clock: ComputeClock,
     ) -> Result<Self, EngineError> {
-        let len = inner.state().len();
-        assert_eq!(inner.stored().len(), len, "each rank has the whole state");
+        let len = inner.weights().len();
+        assert_eq!(
+            inner.weights().stored().len(),
+            len,
+            "each rank has the whole state"
+        );
         let predictors = (0..inner.stages() - 1).map(|stage| {
             let samples_max = inner.config().shard_samples_max;
             let on = (alone.clone(), inner.stage_layout(), samples_max);
@@ -235,11 +203,16 @@ impl SyntheticGradients {
             losses: InnerLosses::default(),
             clock,
             exchange_s: 0.0,
-            times: ComputeTimes::default(),
             is_computed: false,
         };
         this.committed = this.predictor_vectors();
         Ok(this)
+    }
+
+    /// Returns the model with the current state.
+    #[must_use]
+    pub fn into_chain(self) -> Chain {
+        self.inner.into_chain()
     }
 
     /// Returns the stages of a rank: consecutive ones, as even as possible.

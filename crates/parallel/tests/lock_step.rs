@@ -16,7 +16,7 @@ use ronde_engine::{
     SlidingWindow,
 };
 use ronde_parallel::{
-    CommittedUpdate, MicroBatch, ModelState, ParallelError, Strategy, SynchronousConfig,
+    CommittedUpdate, MicroBatch, ModelState, ParallelError, StepMethod, SynchronousConfig,
     SynchronousStrategy,
 };
 
@@ -104,9 +104,9 @@ fn trained(model: fn() -> Chain, group: Arc<dyn Group>, computing: u32) -> (Vec<
             learning_rate: 0.05,
         };
         strategy.apply(&update, reduced).unwrap();
-        strategy.gather_weights(None).unwrap();
+        strategy.edit().gather(0, None).unwrap();
     }
-    (bits(strategy.state()), losses)
+    (bits(strategy.state().model()), losses)
 }
 
 fn alone() -> Arc<dyn Group> {
@@ -164,7 +164,7 @@ fn a_failed_sum_reports_its_layer_and_its_cause() {
 fn a_step_without_samples_leaves_the_running_statistics_unchanged() {
     let shards = ShardPlan::new(COUNTS.len() as u32, WorldSize::ONE).unwrap();
     let mut strategy = strategy(resnet(), alone(), shards);
-    let before = bits(strategy.state());
+    let before = bits(strategy.state().model());
     let empty = |shard| MicroBatch {
         shape: [&[0], &SHAPE[..]].concat(),
         features: Vec::new(),
@@ -183,6 +183,6 @@ fn a_step_without_samples_leaves_the_running_statistics_unchanged() {
     };
     let report = strategy.apply(&update, reduced).unwrap();
     assert!(report.gradient_norm.is_nan());
-    strategy.gather_weights(None).unwrap();
-    assert_eq!(bits(strategy.state()), before);
+    strategy.edit().gather(0, None).unwrap();
+    assert_eq!(bits(strategy.state().model()), before);
 }

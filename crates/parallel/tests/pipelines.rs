@@ -12,7 +12,7 @@ use ronde_core::step_layout::{StepLayout, divide_layers};
 use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
 use ronde_engine::{Chain, CrossEntropy, IGNORED, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
-    CommittedUpdate, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
+    CommittedUpdate, MicroBatch, StepMethod, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
 use ronde_protocol::holdings::HeldRanges;
 use ronde_schedule::{PipelineSchedule, ShardOrder};
@@ -249,7 +249,7 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
     let rank = group.rank();
     let mut strategy =
         SynchronousStrategy::new(chain, group.clone(), layout.clone(), seeds(), config);
-    strategy.regroup(group.clone(), layout.clone()).unwrap();
+    strategy.enter(group.clone(), layout.clone()).unwrap();
     let (mut norms, mut losses, mut digests) = (Vec::new(), Vec::new(), Vec::new());
     for step in 0..STEPS {
         let batches = layout
@@ -262,8 +262,7 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
         losses.extend(of_step.map(|report| (step, report.shard.0, report.loss_sum.to_bits())));
         let reduced = strategy.reduce().unwrap();
         let targets = reports.iter().map(|report| report.targets).sum::<u64>();
-        let sums = strategy.vote_sums(step + 1, &reduced, targets).unwrap();
-        let sums = exchange(&group, &sums);
+        let sums = exchange(&group, &strategy.vote(step + 1, &reduced, targets).unwrap());
         let samples = COUNTS.iter().sum::<usize>() as u64;
         let targets: i64 = group.all_gather(&[targets as i64]).unwrap().iter().sum();
         let update = CommittedUpdate {
@@ -278,19 +277,20 @@ fn train(group: ProcessGroup, case: Case, division: Division) -> Outcome {
         };
         let report = strategy.apply(&update, reduced).unwrap();
         norms.push(report.gradient_norm.to_bits());
-        strategy.gather_weights(Some(Step(step))).unwrap();
-        digests.push(strategy.digest(Some(Step(step))));
+        strategy.edit().gather(0, Some(Step(step))).unwrap();
+        digests.push(strategy.state().digest(Some(Step(step))));
     }
-    let values = strategy.state().values().iter();
-    assert_eq!(strategy.held(), &strategy.layout()[rank.index()]);
+    let state = strategy.state();
+    let values = state.model().values().iter();
+    assert_eq!(state.held(), state.layout()[rank.index()]);
     Outcome {
         weights: values.map(|value| value.to_bits()).collect(),
-        stored: strategy.state().stored().clone(),
+        stored: state.model().stored().clone(),
         norms,
         digests,
         losses,
-        held: strategy.held().clone(),
-        owned: strategy.owned().swap_remove(rank.index()),
+        held: state.held(),
+        owned: state.owned().swap_remove(rank.index()),
     }
 }
 

@@ -12,7 +12,7 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step, WorldSize};
 use ronde_engine::{ModelConfig, OptimizerConfig, SquaredError};
 use ronde_parallel::{
-    CommittedUpdate, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy, ZeroLevel,
+    CommittedUpdate, MicroBatch, StepMethod, SynchronousConfig, SynchronousStrategy, ZeroLevel,
 };
 use ronde_schedule::Hosts;
 
@@ -81,7 +81,7 @@ fn train(group: ProcessGroup, case: Case) -> Outcome {
         let reduced = strategy.reduce().unwrap();
         bytes += group.bytes_sent() - before;
         let targets = reports.iter().map(|report| report.targets).sum();
-        let sums = strategy.vote_sums(step + 1, &reduced, targets).unwrap();
+        let sums = strategy.vote(step + 1, &reduced, targets).unwrap();
         let lens = group.all_gather(&[sums.len() as u32]).unwrap();
         let all = group.all_gather(&sums).unwrap();
         let mut rest = all.as_slice();
@@ -101,9 +101,9 @@ fn train(group: ProcessGroup, case: Case) -> Outcome {
             learning_rate: 0.05,
         };
         strategy.apply(&update, reduced).unwrap();
-        strategy.gather_weights(None).unwrap();
+        strategy.edit().gather(0, None).unwrap();
     }
-    let weights = strategy.state().values().iter();
+    let weights = strategy.state().model().values().iter();
     Outcome {
         weights: weights.map(|value| value.to_bits()).collect(),
         bytes,

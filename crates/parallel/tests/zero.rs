@@ -11,7 +11,7 @@ use ronde_core::step_layout::StepLayout;
 use ronde_core::{BatchCounts, Collectives, CollectivesExt, GroupRank, Shard, Step};
 use ronde_engine::{CrossEntropy, ModelConfig, OptimizerConfig};
 use ronde_parallel::{
-    CommittedUpdate, LossScaling, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy,
+    CommittedUpdate, LossScaling, MicroBatch, StepMethod, SynchronousConfig, SynchronousStrategy,
     ZeroLevel,
 };
 use ronde_protocol::holdings::HeldRanges;
@@ -108,7 +108,7 @@ fn train_with_servers(
         let reports = strategy.backward(Step(step), batches.collect()).unwrap();
         let reduced = strategy.reduce().unwrap();
         let targets = reports.iter().map(|report| report.targets).sum();
-        let sums = strategy.vote_sums(step + 1, &reduced, targets).unwrap();
+        let sums = strategy.vote(step + 1, &reduced, targets).unwrap();
         let sums = exchange(&group, &sums);
         let samples = u64::from(SHARDS) * SAMPLES as u64;
         let update = CommittedUpdate {
@@ -123,12 +123,13 @@ fn train_with_servers(
         };
         let report = strategy.apply(&update, reduced).unwrap();
         norms.push(report.gradient_norm.to_bits());
-        strategy.gather_weights(None).unwrap();
+        strategy.edit().gather(0, None).unwrap();
     }
-    let layout = strategy.layout();
-    assert_eq!(strategy.held(), &layout[group.rank().index()]);
+    let layout = strategy.state().layout();
+    assert_eq!(strategy.state().held(), layout[group.rank().index()]);
     let weights = strategy
         .state()
+        .model()
         .values()
         .iter()
         .map(|value| value.to_bits());
@@ -136,7 +137,7 @@ fn train_with_servers(
         weights: weights.collect(),
         norms,
     };
-    (outcome, strategy.held().clone())
+    (outcome, strategy.state().held().clone())
 }
 
 #[test]

@@ -18,7 +18,7 @@ use ronde_engine::{
     Chain, CrossEntropy, Layer, LayerExt, Loss, ModelConfig, OptimizerConfig, PassEnds,
 };
 use ronde_parallel::{
-    CommittedUpdate, MicroBatch, ModelState, Strategy, SynchronousConfig, SynchronousStrategy,
+    CommittedUpdate, MicroBatch, ModelState, StepMethod, SynchronousConfig, SynchronousStrategy,
     ZeroLevel, bucket,
 };
 use ronde_planner::{
@@ -333,7 +333,7 @@ fn sent_by_rank(
     let seeds = SeedTree::new(11);
     let mut strategy =
         SynchronousStrategy::new(case.chain(), all.clone(), layout.clone(), seeds, config);
-    strategy.regroup(all, layout.clone()).unwrap();
+    strategy.enter(all, layout.clone()).unwrap();
     let mut sent = 0;
     for step in (0..2).map(Step) {
         let before = groups.sent();
@@ -345,7 +345,7 @@ fn sent_by_rank(
             samples,
             targets: samples,
         };
-        let sums = strategy.vote_sums(step.0 + 1, &reduced, samples).unwrap();
+        let sums = strategy.vote(step.0 + 1, &reduced, samples).unwrap();
         // Votes travel in memory, so that only the bytes of the step are counted.
         together.votes.lock().unwrap()[rank.index()] = sums;
         together.barrier.wait();
@@ -358,7 +358,7 @@ fn sent_by_rank(
             learning_rate: 0.01,
         };
         strategy.apply(&update, reduced).unwrap();
-        strategy.gather_weights(Some(step)).unwrap();
+        strategy.edit().gather(0, Some(step)).unwrap();
         // Received bytes have been sent and counted.
         together.barrier.wait();
         sent = groups.sent() - before;

@@ -323,6 +323,26 @@ impl From<RejoinError> for TrainError {
 }
 
 impl TrainError {
+    /// Returns the error of a step or a round whose method has failed.
+    pub(crate) fn of_step(step: Step, source: ParallelError) -> Self {
+        Self::Step {
+            step,
+            source: Box::new(source),
+        }
+    }
+
+    /// Does the same; a gradient that is not finite is reported with the learning rate.
+    pub(crate) fn of_gradient(step: Step, learning_rate: f64, error: ParallelError) -> Self {
+        match error {
+            ParallelError::NotFinite { tensor } => Self::NotFinite {
+                step,
+                what: format!("the gradient of {tensor}"),
+                learning_rate,
+            },
+            source => Self::of_step(step, source),
+        }
+    }
+
     /// Returns how to recover from the error.
     #[must_use]
     pub fn recovery(&self) -> Recovery {

@@ -11,7 +11,7 @@ use ronde_data::{Dataset, Loader, LoaderPlan, LoaderSettings, StepBatches};
 use ronde_engine::{
     Activation, Chain, ConfusionMatrix, EvaluationSize, Predictions, release_free_memory,
 };
-use ronde_parallel::{EvaluationPart, MicroBatch, ParallelError, Strategy};
+use ronde_parallel::{EvaluationPart, MicroBatch, ModelHandle, ParallelError};
 
 use crate::error::TrainError;
 use crate::micro_batch::micro_batch;
@@ -66,13 +66,13 @@ pub(crate) const LOSS: &str = "loss";
 /// Data, engine or communication failed, or the loss or a metric does not fit the predictions.
 pub fn evaluate(
     group: &dyn Collectives,
-    strategy: &mut dyn Strategy,
+    mut model: ModelHandle<'_>,
     dataset: &Arc<dyn Dataset>,
     objective: &Objective,
     loading: (LoaderSettings, Arc<BackgroundSpans>),
 ) -> Result<Evaluation, TrainError> {
-    let part = strategy.evaluation_part();
-    let mut predict = |batch: Option<&mut MicroBatch>| strategy.predict(batch);
+    let part = model.evaluation_part();
+    let mut predict = |batch: Option<&mut MicroBatch>| model.predict(batch);
     let mut gather = |mine: Vec<f64>| group.all_gather(&mine).map_err(TrainError::EvaluateGather);
     let exchange: (&mut Predict<'_>, &mut Gather<'_>) = (&mut predict, &mut gather);
     release_free_memory();

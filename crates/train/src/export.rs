@@ -91,7 +91,7 @@ pub(crate) fn manifest(
         identity: identity
             .map(|(name, value)| (name.to_owned(), value.to_owned()))
             .collect(),
-        unrepeatable: plan.config.sync.unrepeatable().map(str::to_owned),
+        unrepeatable: plan.config.sync.facts().unrepeatable.map(str::to_owned),
         blake3: String::new(),
         evaluation: model.evaluation.map(|evaluation| ModelEvaluation {
             data: plan.test_data.clone(),

@@ -44,10 +44,13 @@ mod run_files;
 pub mod session;
 mod state_transfer;
 pub mod step_loop;
+mod step_timing;
+mod sync_policy;
 pub mod task;
 mod timed_layer;
 mod token_texts;
 pub mod training;
+mod training_data;
 mod units_of_data;
 pub mod worker;
 
@@ -65,9 +68,9 @@ pub use objective::Objective;
 pub use plan::Plan;
 pub use predicted_stages::PredictedStages;
 pub use step_loop::{StepAction, StepLoop, StepLoopPlan};
+pub use sync_policy::check_planned_fragments;
 pub use task::{WorkerTask, text_path};
 pub use token_texts::check_tokens;
 pub use training::{
-    LayerTimes, PartTimes, Training, TrainingResult, WorkerTimes, check_planned_fragments,
-    rehearsed_step_s,
+    LayerTimes, PartTimes, Training, TrainingResult, WorkerTimes, rehearsed_step_s,
 };

@@ -5,7 +5,7 @@
 //! evaluation that a loss has interrupted can be repeated.
 
 use ronde_core::Step;
-use ronde_parallel::{Strategy, remap};
+use ronde_parallel::remap;
 use ronde_protocol::holdings::HeldRanges;
 
 use crate::config::TrainSection;
@@ -102,12 +102,6 @@ impl ModelCopies {
             }
         }
     }
-}
-
-/// Returns the weights and buffers of each range of elements that a rank holds.
-pub(crate) fn held_weights(strategy: &dyn Strategy) -> impl Iterator<Item = &[f32]> + Clone {
-    let (state, held) = (strategy.state(), strategy.held().ranges());
-    held.iter().filter_map(|range| state.get(range))
 }
 
 #[cfg(test)]

@@ -12,9 +12,10 @@ use ronde_core::shards::ShardPlan;
 use ronde_core::weight_hash::WeightHash;
 use ronde_core::{DataSignature, PlanIdentity, Step, WorldSize};
 use ronde_data::Dataset;
-use ronde_engine::{Chain, EngineError, Layer, LayerExt, LearningRate};
+use ronde_engine::{Chain, EngineError, Layer, LayerExt, LearningRate, Precision};
+use ronde_parallel::LossScaling;
 
-use crate::config::{RunConfig, ShardsTogether};
+use crate::config::{RoundSamples, RunConfig, ShardsTogether};
 use crate::error::TrainError;
 use crate::evaluate::LOSS;
 use crate::model_parts;
@@ -39,6 +40,8 @@ pub struct Plan {
     pub shards: ShardPlan,
     /// The rounds of local SGD, which are steps; `None`: gradients are summed in every step.
     pub rounds: Option<RoundPlan>,
+    /// The samples of a step that a worker loads and reports.
+    pub samples: RoundSamples,
     /// The number of steps of the whole run.
     pub steps: u64,
     /// The number of epochs of the whole run; the last one may be incomplete.
@@ -82,14 +85,16 @@ fn too_many_workers(config: &RunConfig, workers: WorldSize, parts: u32) -> Train
 fn shard_plan(config: &RunConfig, world_size: WorldSize) -> Result<ShardPlan, TrainError> {
     let replicas = model_parts::replicas(config, world_size);
     let parts = config.divided_parts();
-    let shards = match config.sync.has_one_report() {
+    let shards = match config.sync.facts().samples {
         // One rank reports all samples of a round.
-        true => ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts),
-        false if config.parallel.servers > 0 => {
+        RoundSamples::OnDemand | RoundSamples::AllOnEach => {
+            ShardPlan::with_spares(1, replicas, 1).filter(|_| replicas.get() <= parts)
+        }
+        RoundSamples::OfShards if config.parallel.servers > 0 => {
             let computing = world_size.get() - config.parallel.servers_among(world_size.get());
             ShardPlan::with_spares(parts, world_size, computing)
         }
-        false => ShardPlan::of_groups(parts, config.shards_together(), replicas),
+        RoundSamples::OfShards => ShardPlan::of_groups(parts, config.shards_together(), replicas),
     };
     shards.ok_or_else(|| too_many_workers(config, world_size, parts))
 }
@@ -106,7 +111,7 @@ impl Plan {
     ) -> Result<Self, TrainError> {
         let shards = shard_plan(config, world_size)?;
         let inner_batch = config.train.global_batch_size;
-        let batch_size = inner_batch.saturating_mul(config.sync.inner_steps());
+        let batch_size = inner_batch.saturating_mul(config.sync.facts().round_steps);
         let batches = BatchPlan::new(
             train.len(),
             batch_size,
@@ -140,6 +145,7 @@ impl Plan {
             batches,
             shards,
             rounds,
+            samples: config.sync.facts().samples,
             steps,
             epochs: steps.div_ceil(per_epoch),
             seeds: SeedTree::new(config.run.seed),
@@ -228,6 +234,28 @@ impl Plan {
         // A power of two is one subtree of the exact sum, where the shards of a worker are.
         let together = 1 << fitting.max(1).ilog2();
         together.min(shards.next_power_of_two())
+    }
+
+    /// Returns the loss scaling, which only f16 needs.
+    pub(crate) fn loss_scaling(&self) -> Option<LossScaling> {
+        let is_scaled = self.config.train.precision == Precision::F16;
+        is_scaled.then(LossScaling::default)
+    }
+
+    /// Returns the step whose learning rate belongs to a step of the run: the first inner step of a round.
+    #[must_use]
+    pub fn rate_step(&self, step: Step) -> Step {
+        match &self.rounds {
+            Some(rounds) => Step(rounds.steps_before(step)),
+            None => step,
+        }
+    }
+
+    /// Returns the number of samples up to a step, including skipped ones.
+    #[must_use]
+    pub fn planned_samples(&self, step: Step) -> u64 {
+        let batch = self.batches.batch(step);
+        batch.epoch.0 * self.batches.samples_per_epoch() + batch.positions.end
     }
 
     /// Returns a model as this run trains it: with its precision, and with recomputation if it is configured.
@@ -398,12 +426,13 @@ impl Plan {
 
 /// Returns the rounds of a run whose steps are the batches of a plan; `None`: gradients are summed in every step.
 fn rounds_of(config: &RunConfig, batches: BatchPlan) -> Result<Option<RoundPlan>, TrainError> {
-    let Some(replicas) = config.sync.replicas() else {
+    let facts = config.sync.facts();
+    let Some(replicas) = facts.replicas else {
         return Ok(None);
     };
-    let (inner_batch, inner_steps) = (config.train.global_batch_size, config.sync.inner_steps());
+    let (inner_batch, inner_steps) = (config.train.global_batch_size, facts.round_steps);
     let of_epoch = batches.samples().div_ceil(inner_batch.max(1));
-    let (key, what) = config.sync.inner_steps_key();
+    let (key, what) = (facts.round_key, facts.round_unit);
     if inner_steps > of_epoch {
         return Err(TrainError::Impossible {
             problem: format!(

@@ -5,6 +5,7 @@ use ronde_data::{Dataset, Targets};
 use ronde_engine::{Chain, Layer, LayerExt, ModelConfig};
 use ronde_parallel::{PredictorTargets, SyntheticGradientsConfig};
 
+use crate::config::{SyncMethod, SyncSection};
 use crate::error::TrainError;
 use crate::model_parts::{unknown_cut, work};
 use crate::plan::Plan;
@@ -41,15 +42,22 @@ impl PredictedStages {
         chain: &mut Chain,
         train: &dyn Dataset,
     ) -> Result<Option<Self>, TrainError> {
-        let sync = &plan.config.sync;
-        let (Some(stages), Some(settings)) = (sync.stages(), sync.predicted(targets(plan, train)))
+        let SyncMethod::Predicted {
+            stages,
+            borders,
+            settings,
+        } = plan.config.sync.method()
         else {
             return Ok(None);
+        };
+        let settings = SyntheticGradientsConfig {
+            targets: targets(plan, train),
+            ..settings
         };
         check_model(&plan.config.model.config, chain)?;
         let layers: Vec<String> = chain.layers().iter().map(|l| l.name().to_owned()).collect();
         let work = work(&plan.config, chain, train, plan.shard_samples_max());
-        let stages = divided(&layers, &work, sync.borders(), stages as usize)?;
+        let stages = divided(&layers, &work, borders, stages as usize)?;
         let mut shape = vec![1];
         shape.extend_from_slice(&train.description().shape);
         let (mut predictors, mut border_floats) = (Vec::new(), 0);
@@ -75,7 +83,7 @@ impl PredictedStages {
     /// # Errors
     /// As [`PredictedStages::of`], and when the model does not accept the samples.
     pub fn planned(plan: &Plan, train: &dyn Dataset) -> Result<Option<Self>, TrainError> {
-        if plan.config.sync.stages().is_none() {
+        if !matches!(plan.config.sync, SyncSection::SyntheticGradients { .. }) {
             return Ok(None);
         }
         let mut chain = plan.chain(train)?;

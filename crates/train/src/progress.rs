@@ -15,6 +15,7 @@ use crate::config::TrainSection;
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
 use crate::improvement::{ExactNumber, Improvement};
+use crate::plan::Plan;
 
 /// The best model of a run, by `train.keep_best`.
 #[derive(Debug, Clone, PartialEq)]
@@ -84,13 +85,29 @@ impl RunProgress {
     }
 
     /// Returns the learning rate of a step whose schedule has `rate`.
-    pub(crate) fn reduced(&self, rate: f64, section: &TrainSection) -> f64 {
+    fn reduced(&self, rate: f64, section: &TrainSection) -> f64 {
         let Some(plateau) = section.reduce_on_plateau.as_ref() else {
             return rate;
         };
         let lowest = plateau.min_learning_rate.min(rate);
         let reduce = |rate: f64, _| (rate * plateau.factor).max(lowest);
         (0..self.reductions).fold(rate, reduce)
+    }
+
+    /// Returns the learning rate of a step, of those that the schedule counts.
+    ///
+    /// # Errors
+    /// The schedule of a program returns a number that is not one.
+    pub(crate) fn learning_rate(&self, plan: &Plan, step: Step) -> Result<f64, TrainError> {
+        let rate = self.reduced(plan.learning_rate.at(step), &plan.config.train);
+        if rate.is_finite() && rate >= 0.0 {
+            return Ok(rate);
+        }
+        Err(TrainError::LearningRate {
+            step,
+            name: plan.learning_rate.name().to_owned(),
+            rate,
+        })
     }
 
     /// Returns the number of reductions of the learning rate.

@@ -13,7 +13,7 @@ use ronde_parallel::{HeldVector, HeldVectorMut, ReducedGradient};
 use ronde_protocol::holdings::{HeldRanges, Move, moves};
 use ronde_protocol::transaction::{CatchUpPlan, CommittedStep};
 
-use crate::training::StepTiming;
+use crate::step_timing::StepTiming;
 
 /// The tag of the messages of a transfer.
 const TAG: Tag = Tag(0x6865_616c);

@@ -1,7 +1,6 @@
 //! [`Training`]: the step loop. A step is a transaction: compute, reduce, vote, then apply.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,13 +8,12 @@ use ronde_clock::Stopwatch;
 use ronde_core::event::PhaseTimes;
 use ronde_core::spans::SpanKind;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{CollectivesExt, Epoch, Event, Group, Rank, Recovery, Step};
-use ronde_data::{Dataset, DatasetDescription, Loader, LoaderPlan, LoaderSettings, Split, Traffic};
-use ronde_engine::{Chain, ComputeEngine, Precision, ProductMethod};
+use ronde_core::{CollectivesExt, Event, Group, Rank, Recovery, Step};
+use ronde_data::{Loader, Split};
+use ronde_engine::{Chain, ComputeEngine, ProductMethod};
 use ronde_parallel::{
-    Gossip, GossipConfig, HeldVector, HeldVectorMut, LocalRounds, LocalRoundsConfig, LossScaling,
-    ModelState, ParameterServers, ReducedGradient, Strategy, SynchronousConfig,
-    SynchronousStrategy, VectorKind, ZeroLevel,
+    HeldVector, HeldVectorMut, ModelState, ReducedGradient, StateEdit, StateView, VectorKind,
+    ZeroLevel,
 };
 use ronde_protocol::GenerationPurpose;
 use ronde_protocol::holdings::HeldRanges;
@@ -40,15 +38,17 @@ use crate::evaluate::Evaluation;
 use crate::event_history::EventHistory;
 use crate::export;
 use crate::job_group::JobGroup;
-use crate::model_copies::{ModelCopies, held_weights};
+use crate::model_copies::ModelCopies;
 use crate::model_parts::ModelParts;
 use crate::plan::Plan;
-use crate::predicted_stages::PredictedStages;
 use crate::process_memory::MemoryReports;
 use crate::progress::{BestModel, RunProgress};
 use crate::recording::{RecordingThread, WorkerRecorder};
 use crate::session::Session;
 use crate::state_transfer::StateTransfer;
+use crate::step_timing::StepTiming;
+use crate::sync_policy::SyncPolicy;
+use crate::training_data::TrainingData;
 
 mod balancing;
 mod beginning;
@@ -56,29 +56,20 @@ mod buckets;
 mod entry_facts;
 mod evaluation;
 mod generations;
-mod gossip;
 mod histograms;
 mod initial;
 mod last_save;
 mod measuring;
 mod rehearsal;
 mod restoration;
-mod rounds;
 mod saving;
-mod served;
 mod slices;
-mod stages;
 mod state_copies;
 mod step;
 pub(crate) mod whole_model;
 
 pub use measuring::{LayerTimes, PartTimes, WorkerTimes};
 pub use rehearsal::rehearsed_step_s;
-pub use rounds::check_planned_fragments;
-pub(crate) use step::StepTiming;
-
-/// The largest number of bad records that a worker reports one by one.
-const SKIPPED_REPORTED_MAX: usize = 100;
 
 /// A function that rank 0 calls with the trained model before any worker exits.
 pub type PublishModel<'a> = dyn FnMut(&Training, &TrainingResult) -> Result<(), TrainError> + 'a;
@@ -136,14 +127,11 @@ pub struct Training {
     member: JobGroup,
     plan: Plan,
     parts: ModelParts,
-    /// The stages that update with predicted gradients; `None`: the run has none.
-    predicted: Option<PredictedStages>,
     /// The layers and the shards of each rank in this generation.
     mesh: StepLayout,
-    strategy: Box<dyn Strategy>,
+    policy: SyncPolicy,
     session: Session,
-    split: Split,
-    batch_norms: BatchNorms,
+    data: TrainingData,
     times: PhaseTimes,
     /// The last committed step of this worker.
     last: Option<CommittedStep>,
@@ -159,7 +147,7 @@ pub struct Training {
     held: Option<(Step, ReducedGradient)>,
     /// The step that was applied last, until the weights of all slices have been gathered and it is recorded.
     unfinished: Option<(CommittedStep, AppliedStep, StepTiming)>,
-    /// The step whose weights [`Strategy::gathered`] means; `None`: they are of no step.
+    /// The step whose weights [`StateView::gathered`] means; `None`: they are of no step.
     gathered: Option<Step>,
     transfer: StateTransfer,
     /// The state before the first step; `None` before it is known.
@@ -171,14 +159,6 @@ pub struct Training {
     restoration: CopyRestoration,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
-    /// The number of cores on which this worker may decode samples.
-    free_cores: usize,
-    /// The data traffic at the last report.
-    traffic: Traffic,
-    /// Whether a notice that training waits for data was recorded.
-    is_waiting_reported: bool,
-    /// The bad records that were reported: file, offset, record.
-    skipped: BTreeSet<(String, u64, Option<u64>)>,
     /// The tuning of the bucket size; `None` after the size was chosen.
     tuning: Option<BucketTuning>,
     /// The measurement of the ranks' speeds; `None`: all have equal shares.
@@ -201,90 +181,15 @@ pub struct Training {
     is_missing_folder_reported: bool,
 }
 
-/// Creates the strategy that a plan chooses.
-///
-/// # Errors
-/// The predictors of gradients are too large.
-fn strategy(
-    plan: &Plan,
-    (group, mesh): (Arc<dyn Group>, StepLayout),
-    (chain, data): (Chain, &DatasetDescription),
-    predicted: Option<&PredictedStages>,
-    (loss_scaling, recorder): (Option<LossScaling>, &WorkerRecorder),
-) -> Result<Box<dyn Strategy>, TrainError> {
-    let loss = plan.objective.loss.clone();
-    let mut config = SynchronousConfig::new(plan.config.optimizer, loss);
-    config.loss_scaling = loss_scaling;
-    config.weight_decay_on = plan.config.train.weight_decay_on;
-    let groups = &plan.config.train.parameter_groups;
-    config.parameter_groups.clone_from(groups);
-    config.clip_norm = plan.config.train.clip_norm;
-    let bucket_bytes = plan.config.comm.bucket_bytes_max;
-    config.bucket_bytes_max = bucket_bytes.map_or_else(BucketTuning::first, |bytes| bytes as usize);
-    config.sparse_tables = plan.config.comm.sparse_tables;
-    config.zero = plan.config.parallel.zero_level();
-    config.hashing = plan.hashing;
-    config.copies = plan.config.parallel.copies;
-    config.schedule = plan.config.parallel.pipeline_schedule();
-    config.order = plan.config.parallel.shard_order();
-    config.together = plan.shards_together(&chain, &data.shape);
-    let compression = plan.config.compression.settings();
-    config.compression = compression.filter(|_| plan.rounds.is_none());
-    (config.sample_shape, config.may_reset) = (data.shape.clone(), plan.config.has_slices());
-    config.targets_per_sample = data.targets_per_sample;
-    config.shard_samples_max = plan.shard_samples_max();
-    let (own_group, own_mesh) = match &plan.rounds {
-        Some(rounds) => stages::replica_of(rounds, plan, (chain.len(), predicted)),
-        None => (group.clone(), mesh.clone()),
-    };
-    let alone = own_group.clone();
-    let sync = &plan.config.sync;
-    let rounds = sync.rounds();
-    rounds::check_fragments(&plan.config, &chain)?;
-    let mut strategy = SynchronousStrategy::new(chain, own_group, own_mesh, plan.seeds, config);
-    strategy.set_clock(ronde_clock::seconds);
-    strategy.set_recorder(recorder.spans.clone());
-    if let Some(predicted) = predicted {
-        return stages::strategy(strategy, (group, alone), mesh, predicted.settings());
-    }
-    if let Some(servers) = sync.servers() {
-        let now = ronde_clock::seconds;
-        return Ok(Box::new(ParameterServers::new(
-            strategy, group, mesh, servers, now,
-        )));
-    }
-    if let Some(gossip_steps) = sync.gossip_steps() {
-        let config = GossipConfig {
-            gossip_steps,
-            seeds: plan.seeds,
-        };
-        return Ok(Box::new(Gossip::new(
-            strategy,
-            group,
-            mesh,
-            config,
-            ronde_clock::seconds,
-        )));
-    }
-    let Some(rounds) = rounds else {
-        return Ok(Box::new(strategy));
-    };
-    let rounds = LocalRoundsConfig {
-        compression,
-        ..rounds
-    };
-    Ok(Box::new(LocalRounds::new(strategy, group, mesh, rounds)))
-}
-
 /// Creates the session of a member, which compares the initial weights: ranks with different ones must not train.
 fn new_session(
     member: &JobGroup,
     plan: &Plan,
-    (mesh, strategy): (&StepLayout, &dyn Strategy),
+    (mesh, policy): (&StepLayout, &SyncPolicy),
 ) -> Session {
     let (group, generation) = (member.group.clone(), member.generation);
     let mut session = Session::new(group, generation, plan.batches, mesh.reports());
-    session.set_digest(strategy.digest(None));
+    session.set_digest(policy.state().digest(None));
     session
 }
 
@@ -299,35 +204,31 @@ impl Training {
         chain: Chain,
         split: Split,
     ) -> Result<Self, TrainError> {
-        let scales = plan.config.train.precision == Precision::F16;
-        let loss_scaling = scales.then(LossScaling::default);
+        let loss_scaling = plan.loss_scaling();
         let recorder = Arc::<WorkerRecorder>::default();
         let mut chain = plan.prepare(chain).map_err(TrainError::Model)?;
         let batch_norms = BatchNorms::checked(&chain, &plan)?;
         let parts = ModelParts::of(&plan, &mut chain, &*split.train)?;
         let mesh = parts.layout(plan.shards.shards(), member.group.size())?;
-        let predicted = PredictedStages::of(&plan, &mut chain, &*split.train)?;
-        let strategy = strategy(
+        let policy = SyncPolicy::new(
             &plan,
             (member.group.clone(), mesh.clone()),
-            (chain, split.train.description()),
-            predicted.as_ref(),
+            (chain, &*split.train),
             (loss_scaling, &recorder),
         )?;
-        let session = new_session(&member, &plan, (&mesh, &*strategy));
-        let copies = ModelCopies::new(&plan.config.train, held_weights(&*strategy));
-        let slices = SliceExchange::new(slices::held(&*strategy));
-        let layout = slices::checkpoint_layout(&plan, &*strategy, loss_scaling);
+        let session = new_session(&member, &plan, (&mesh, &policy));
+        let state = policy.state();
+        let copies = ModelCopies::new(&plan.config.train, state.held_weights());
+        let slices = SliceExchange::new(state.held());
+        let layout = slices::checkpoint_layout(&plan, &state, loss_scaling);
         Ok(Self {
             member,
-            plan,
             parts,
-            predicted,
             mesh,
-            strategy,
+            policy,
             session,
-            split,
-            batch_norms,
+            data: TrainingData::new(split, batch_norms, &plan.config.loader),
+            plan,
             times: PhaseTimes::default(),
             last: None,
             history: EventHistory::default(),
@@ -344,10 +245,6 @@ impl Training {
             slices,
             restoration: CopyRestoration::default(),
             cores: None,
-            free_cores: 1,
-            traffic: Traffic::default(),
-            is_waiting_reported: false,
-            skipped: BTreeSet::new(),
             tuning: None,
             balance: None,
             checkpoints: None,
@@ -417,8 +314,8 @@ impl Training {
             if let Some(cores) = &self.cores {
                 cores.unpin();
             }
-            self.strategy
-                .set_device(&device.map_err(TrainError::Engine)?);
+            let device = device.map_err(TrainError::Engine)?;
+            self.policy.method().model().set_device(&device);
         }
         Ok(self)
     }
@@ -426,7 +323,7 @@ impl Training {
     /// Sets the number of cores on which this worker may fetch and decode samples.
     #[must_use]
     pub(crate) fn with_free_cores(mut self, cores: usize) -> Self {
-        self.free_cores = cores.max(1);
+        self.data.free_cores = cores.max(1);
         self
     }
 
@@ -450,14 +347,14 @@ impl Training {
     /// Returns the state of the model.
     #[must_use]
     pub fn state(&self) -> &ModelState {
-        self.strategy.state()
+        self.policy.state().model()
     }
 
     /// Returns the part of each vector that this rank holds of the state of the run: those of the strategy, then the moving
     /// average of the weights and the best model, if the run keeps them.
     #[must_use]
     pub fn vectors(&self) -> Vec<HeldVector<'_>> {
-        vectors(&*self.strategy, &self.copies)
+        vectors(&self.policy.state(), &self.copies)
     }
 
     /// Returns whether the members of this generation have different parts of the weights.
@@ -472,9 +369,9 @@ impl Training {
         &self.mesh
     }
 
-    /// Returns the elements of the state that each rank answers for: see [`Strategy::owned`].
+    /// Returns the elements of the state that each rank answers for: see [`StateView::owned`].
     pub(crate) fn owned(&self) -> Vec<HeldRanges> {
-        self.strategy.owned()
+        self.policy.state().owned()
     }
 
     /// Returns the group of this generation.
@@ -482,9 +379,9 @@ impl Training {
         &self.member.group
     }
 
-    /// Returns the strategy, for loading a state and for tests that damage a weight.
-    pub fn strategy_mut(&mut self) -> &mut dyn Strategy {
-        &mut *self.strategy
+    /// Returns the state of the run for changes, for tests that damage a weight.
+    pub fn edit(&mut self) -> StateEdit<'_> {
+        self.policy.edit()
     }
 
     /// Trains to the end of the plan and evaluates. See [`Training::run_and_publish`].
@@ -540,7 +437,7 @@ impl Training {
     /// Aborts the step in flight and the group.
     fn abort_step(&mut self, error: &TrainError) {
         self.transfer = StateTransfer::default();
-        self.strategy.abort();
+        self.policy.method().abort();
         self.member.group.abort(&error.to_string());
     }
 
@@ -615,8 +512,8 @@ impl Training {
         loader: &Loader,
     ) -> Result<(), TrainError> {
         if committed.epoch_verdict.is_some() || self.is_complete() {
-            self.report_waiting(loader);
-            self.report_traffic(committed.epoch);
+            self.data.report_waiting(loader, &self.member);
+            self.data.report_traffic(committed.epoch, &self.member);
         }
         if committed.epoch_verdict.is_some() && !self.is_complete() {
             self.align_clocks()?;
@@ -642,7 +539,7 @@ impl Training {
             self.drop_whole_model();
         }
         if !matches!(left, Ok(true)) && self.swap_chosen_model() {
-            self.strategy.reload();
+            self.policy.edit().reload();
             let left = left?;
             self.gather_weights(last)?;
             return Ok(left);
@@ -691,40 +588,9 @@ impl Training {
 
     /// Starts the loader of this rank's shards, from the next step.
     fn load(&self) -> Result<Loader, TrainError> {
-        let plan = LoaderPlan {
-            batches: self.plan.batches,
-            shards: self.mesh.shards().clone(),
-            run: match &self.plan.config.sync {
-                // Workers load the updates that they get.
-                sync if sync.is_asynchronous() => 0..0,
-                // Every worker computes stages of every batch.
-                sync if sync.stages().is_some() => 0..1,
-                _ => self.mesh.loads(self.member.group.rank()),
-            },
-            steps: self.session.next_step().0..self.plan.steps,
-            stride: 1,
-        };
-        let train = self.split.train.clone();
-        let settings = self.loader_settings(&*train);
-        let spans = self.recorder.background.clone();
-        Ok(match self.plan.rounds {
-            Some(rounds) => Loader::start_rounds(train, plan, rounds, settings, (spans, 0))?,
-            None => Loader::start_recorded(train, plan, settings, (spans, 0))?,
-        })
-    }
-
-    /// Records a notice with a hint if training waits for data; at most once.
-    fn report_waiting(&mut self, loader: &Loader) {
-        if self.is_waiting_reported {
-            return;
-        }
-        if let Some(message) = loader.times().hint() {
-            self.is_waiting_reported = true;
-            self.member.tracker.record(Event::Notice {
-                rank: Some(self.member.rank),
-                message,
-            });
-        }
+        let place = (&self.mesh, self.member.group.rank());
+        let next = self.session.next_step();
+        self.data.load(&self.plan, place, next, &self.recorder)
     }
 
     /// Measures the offset of this host's clock. All members call it together.
@@ -733,24 +599,6 @@ impl Training {
         self.alignment = measured.map_err(TrainError::ClockAlignment)?;
         self.recorder.align(self.alignment);
         Ok(())
-    }
-
-    /// Records the source of the samples of an epoch, if some are remote.
-    fn report_traffic(&mut self, epoch: Epoch) {
-        let Some(now) = self.split.train.traffic() else {
-            return;
-        };
-        let before = std::mem::replace(&mut self.traffic, now);
-        self.member.tracker.record(Event::DataRead {
-            rank: self.member.rank,
-            epoch,
-            remote_bytes: now.remote_bytes - before.remote_bytes,
-            cached_bytes: now.cached_bytes - before.cached_bytes,
-        });
-    }
-
-    fn loader_settings(&self, dataset: &dyn Dataset) -> LoaderSettings {
-        self.plan.config.loader.settings(dataset, self.free_cores)
     }
 
     /// Returns the number of committed steps.
@@ -775,11 +623,11 @@ impl Training {
 
 /// Returns the part of each vector that this rank holds of the state of a run: those of the strategy, and the copies of the
 /// model.
-fn vectors<'a>(strategy: &'a dyn Strategy, copies: &'a ModelCopies) -> Vec<HeldVector<'a>> {
-    let mut vectors = strategy.vectors();
+fn vectors<'a>(state: &StateView<'a>, copies: &'a ModelCopies) -> Vec<HeldVector<'a>> {
+    let mut vectors = state.vectors();
     vectors.extend(copies.vectors().map(|values| HeldVector {
         kind: VectorKind::Flat,
-        held: Cow::Borrowed(strategy.held()),
+        held: Cow::Borrowed(state.held_of_model()),
         values,
     }));
     vectors
@@ -787,11 +635,11 @@ fn vectors<'a>(strategy: &'a dyn Strategy, copies: &'a ModelCopies) -> Vec<HeldV
 
 /// Returns the same vectors, mutable.
 fn vectors_mut<'a>(
-    strategy: &'a mut dyn Strategy,
+    edit: &'a mut StateEdit<'_>,
     copies: &'a mut ModelCopies,
 ) -> Vec<HeldVectorMut<'a>> {
-    let held = strategy.held().clone();
-    let mut vectors = strategy.vectors_mut();
+    let held = edit.held_of_model().clone();
+    let mut vectors = edit.vectors_mut();
     vectors.extend(copies.vectors_mut().map(|values| HeldVectorMut {
         held: Cow::Owned(held.clone()),
         values,

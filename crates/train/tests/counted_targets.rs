@@ -219,7 +219,7 @@ fn train(config: &RunConfig, group: ProcessGroup) -> Result<RankOutcome, TrainEr
     let split = Split { train, test: None };
     let mut training = Training::new(member, plan, chain, split)?;
     training.run()?;
-    let weights = &training.strategy_mut().vectors()[0];
+    let weights = &training.vectors()[0];
     let mut rest = weights.values;
     let held = weights.held.ranges().iter().map(|range| {
         let (own, after) = rest.split_at(range.len());

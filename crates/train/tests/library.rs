@@ -21,7 +21,7 @@ use ronde_engine::{
     ObservedDevice, Precision, Predictions, SavedValues, ShardGradient, ShardInput, ShardSums,
     StateChange, TopAccuracy,
 };
-use ronde_parallel::{HeldVector, MicroBatch, Strategy, SynchronousConfig, SynchronousStrategy};
+use ronde_parallel::{HeldVector, MicroBatch, StepMethod, SynchronousConfig, SynchronousStrategy};
 use ronde_store::LocalStore;
 use ronde_train::callback::{Actions, EarlyStopping, StepReport};
 use ronde_train::checkpoints::{Resume, RunCheckpoints};
@@ -118,7 +118,7 @@ fn train(config: &RunConfig, group: ProcessGroup, parts: Parts) -> Result<Outcom
         .with_checkpoints(parts.checkpoints, Resume::Never, Arc::default());
     let trained = training.run()?;
     let steps = training.steps();
-    let replica = training.strategy_mut().vectors();
+    let replica = training.vectors();
     let bits = |run: &HeldVector<'_>| run.values.iter().map(|x| x.to_bits()).collect();
     let bits = replica.iter().map(bits).collect();
     let tensors = training.state().tensors().iter();
@@ -434,9 +434,9 @@ fn a_panic_of_a_layer_is_an_error_that_names_it() {
         features: vec![0.0; 3 * samples],
         labels: vec![0; samples],
     };
-    strategy.predict(Some(&mut batch(1))).unwrap();
+    strategy.model().predict(Some(&mut batch(1))).unwrap();
     for error in [
-        strategy.predict(Some(&mut batch(2))).unwrap_err(),
+        strategy.model().predict(Some(&mut batch(2))).unwrap_err(),
         strategy.backward(Step(0), vec![batch(2)]).unwrap_err(),
     ] {
         let message = error.to_string();

@@ -168,11 +168,13 @@ fn damaged(sets: &[&str], after: u64) -> Vec<TrainError> {
                 return Ok(error);
             }
             if step == after && damages {
-                let state = training.strategy_mut().state_mut();
-                let at = state.tensors()[1].range.start;
-                let weight = &mut state.values_mut()[at];
+                let mut edit = training.edit();
+                let at = edit.model().tensors()[1].range.start;
+                let weight = edit.model().values()[at];
                 // Not the last bit, because the rounding of the next update might undo its change.
-                *weight = f32::from_bits(weight.to_bits() ^ (1 << 20));
+                let damaged = f32::from_bits(weight.to_bits() ^ (1 << 20));
+                edit.write(&(at..at + 1), &[damaged]);
+                edit.reload();
             }
         }
         Err(TrainError::Impossible {
@@ -223,7 +225,7 @@ fn trained(config: &RunConfig, ranks: usize) -> (Vec<Vec<u32>>, f64) {
             loss = training.step(&mut loader)?.loss;
         }
         let bits = |run: &HeldVector<'_>| run.values.iter().map(|x| x.to_bits()).collect();
-        let replica = training.strategy_mut().vectors();
+        let replica = training.vectors();
         Ok::<_, TrainError>((replica.iter().map(bits).collect::<Vec<_>>(), loss))
     });
     let mut each = each.into_iter();
@@ -337,7 +339,7 @@ fn models_and_their_evaluations_are_the_same_on_any_number_of_ranks() {
                 let (mut training, _) = training(&config, group)?;
                 let evaluation = training.run()?.evaluation.expect("a test set");
                 let bits = |run: &HeldVector<'_>| run.values.iter().map(|x| x.to_bits()).collect();
-                let replica = training.strategy_mut().vectors();
+                let replica = training.vectors();
                 let state: Vec<Vec<u32>> = replica.iter().map(bits).collect();
                 Ok::<_, TrainError>((state, evaluation))
             });

@@ -24,6 +24,7 @@ mod exchange;
 mod low_rank;
 mod orthonormal;
 mod residuals;
+mod state;
 
 use crate::state::ModelState;
 
@@ -31,6 +32,7 @@ pub use codec::Codec;
 pub(crate) use coded_sum::CodedSum;
 pub(crate) use exchange::CompressedExchange;
 pub(crate) use residuals::SentGradient;
+pub(crate) use state::CompressionState;
 
 /// Encodes values of the whole flat state once, and leaves the errors in them. Returns the bytes of the short form; `None` for a codec that
 /// needs the values of several senders. Cost: a sender's computation in each step.

@@ -12,7 +12,6 @@ use super::{Gossip, GossipPeer, RoundReplica, SavedState};
 use crate::error::ParallelError;
 use crate::parameter_servers::RoundStart;
 use crate::parameter_servers::messages::{gather_words, receive_values};
-use crate::strategy::Strategy;
 
 fn failed(source: CollectiveError) -> ParallelError {
     ParallelError::Exchange {
@@ -22,7 +21,7 @@ fn failed(source: CollectiveError) -> ParallelError {
 }
 
 impl Gossip {
-    /// Does [`super::GossipRounds::begin_round`].
+    /// Does [`Gossip::begin_round`].
     pub(super) fn begin(&mut self, start: &RoundStart) -> Result<Arc<GossipPeer>, ParallelError> {
         self.restore_state();
         let round = GossipRound {
@@ -58,7 +57,7 @@ impl Gossip {
         });
         replica.log.enter(start.attempt);
         let pairings = Pairings::new(self.config.seeds, start.step, group.size() as u32);
-        let weights = self.inner.state().values().to_vec();
+        let weights = self.inner.weights().values().to_vec();
         let buffers = self.elements_of(Role::Buffer);
         Ok(Arc::new(GossipPeer::new(
             group,
@@ -110,7 +109,7 @@ impl Gossip {
     }
 
     fn receive_replica(&self, from: GroupRank) -> Result<SavedState, ParallelError> {
-        let len = self.inner.state().len();
+        let len = self.inner.weights().len();
         let receive = || -> Result<Vec<f32>, ParallelError> {
             let values = receive_values(&*self.group, from, COPIED, len);
             Ok(values.map_err(failed)?.as_slice::<f32>().to_vec())

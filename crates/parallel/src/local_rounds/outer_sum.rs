@@ -1,19 +1,16 @@
 //! [`OuterSum`]: the exact sum of the contributions of all replicas, in the form of the settings.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use ronde_core::exact::ExactSum;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{Buffer, CollectiveError, DType, Group, Operation, Step};
+use ronde_core::{Buffer, CollectiveError, DType, Group, Operation};
 
 use super::LocalRoundsConfig;
 use crate::bucket::{Bucket, BucketPlan};
-use crate::compression::{Codec, CodedSum, CompressedExchange, SentGradient};
-use crate::distributed::DistributedVector;
+use crate::compression::{Codec, CodedSum, CompressedExchange, CompressionState, SentGradient};
 use crate::error::ParallelError;
-use crate::strategy::GradientPart;
-use crate::strategy::{HeldVector, HeldVectorMut, Strategy};
+use crate::step_method::GradientPart;
 use crate::synchronous::SynchronousStrategy;
 
 /// The sums over a part of the state: see [`super::fragments`].
@@ -27,11 +24,9 @@ struct FragmentSum {
     buckets: Vec<Bucket>,
 }
 
-/// The sums of one rank.
+/// The sums of one rank. The buckets are in the memory of its group.
 #[derive(Default)]
 pub(super) struct OuterSum {
-    format: Codec,
-    fragment_count: u32,
     fragments: Vec<FragmentSum>,
     /// The exchange with residuals, if the settings have it. Its ranges are the fragments.
     compressed: Option<CompressedExchange>,
@@ -53,42 +48,20 @@ fn exchange_failed(source: CollectiveError) -> ParallelError {
 }
 
 impl OuterSum {
-    /// Creates the sums of a run that begins. With each weight, `averaged` states of the inner optimizer are summed.
+    /// Creates the sums in a group. With each weight, `averaged` states of the inner optimizer are summed.
     pub(super) fn new(
-        config: LocalRoundsConfig,
+        config: &LocalRoundsConfig,
         inner: &SynchronousStrategy,
-        averaged: usize,
-        (group, layout): (&Arc<dyn Group>, &StepLayout),
-    ) -> Self {
-        let compressed = config.compression.map(|config| {
-            let shards = (layout.shards(), group.rank());
-            CompressedExchange::new(config, inner.seeds(), inner.state(), shards)
-        });
-        let mut this = Self {
-            format: config.outer_format,
-            fragment_count: config.fragments(),
-            fragments: Vec::new(),
-            compressed,
-            scratch: Vec::new(),
-        };
-        this.arrange(inner, averaged, layout);
-        this
-    }
-
-    /// Enters a layout, with buckets in the memory of another group.
-    pub(super) fn arrange(
-        &mut self,
-        inner: &SynchronousStrategy,
-        averaged: usize,
+        (averaged, compression): (usize, Option<&CompressionState>),
         layout: &StepLayout,
-    ) {
-        let state = inner.state();
-        let fragments = super::fragments(state, self.fragment_count);
-        if let Some(compressed) = &mut self.compressed {
-            compressed.arrange(state, layout.shards(), fragments.iter().cloned());
-        }
-        let format = self.format;
-        let is_short = format != Codec::F32 || self.compressed.is_some();
+    ) -> Self {
+        let (state, format) = (inner.weights(), config.outer_format);
+        let fragments = super::fragments(state, config.fragments());
+        let compressed = compression.map(|compression| {
+            let ranges = fragments.iter().cloned();
+            CompressedExchange::new(compression, state, layout.shards(), ranges)
+        });
+        let is_short = format != Codec::F32 || compressed.is_some();
         let replicas = layout.shards().shards();
         let plans = match fragments.len() {
             1 => inner.bucket_plans(),
@@ -116,40 +89,16 @@ impl OuterSum {
                 elements,
             }
         };
-        self.fragments = fragments.into_iter().map(of_fragment).collect();
+        Self {
+            fragments: fragments.into_iter().map(of_fragment).collect(),
+            compressed,
+            scratch: Vec::new(),
+        }
     }
 
     /// Returns the elements of a fragment.
     pub(super) fn elements(&self, fragment: usize) -> Range<usize> {
         self.fragments[fragment].elements.clone()
-    }
-
-    /// Returns the number of sums of all fragments.
-    pub(super) fn parts(&self) -> usize {
-        let each = self.fragments.iter();
-        each.map(|fragment| fragment.buckets.len().max(1)).sum()
-    }
-
-    /// Returns the vectors of the state that belong to the exchange.
-    pub(super) fn vectors(&self) -> impl Iterator<Item = HeldVector<'_>> {
-        self.compressed.iter().flat_map(CompressedExchange::vectors)
-    }
-
-    /// Returns the same vectors, mutable.
-    pub(super) fn vectors_mut(&mut self) -> impl Iterator<Item = HeldVectorMut<'_>> {
-        let compressed = self.compressed.iter_mut();
-        compressed.flat_map(CompressedExchange::vectors_mut)
-    }
-
-    /// Returns the residuals, if there are any.
-    pub(super) fn residuals(&self) -> Option<&DistributedVector> {
-        self.compressed.as_ref().map(CompressedExchange::residuals)
-    }
-
-    /// Returns the residuals, mutable.
-    pub(super) fn residuals_mut(&mut self) -> Option<&mut DistributedVector> {
-        let compressed = self.compressed.as_mut();
-        compressed.map(CompressedExchange::residuals_mut)
     }
 
     /// Discards all contributions.
@@ -197,7 +146,7 @@ impl OuterSum {
     /// Starts the sums of a fragment over all ranks.
     pub(super) fn start(
         &mut self,
-        index: usize,
+        (index, compression): (usize, Option<&CompressionState>),
         group: &dyn Group,
         replicas: &ExactSum,
     ) -> Result<(), ParallelError> {
@@ -205,13 +154,13 @@ impl OuterSum {
         if let Some(coded) = &mut fragment.coded {
             coded.start(group, replicas).map_err(exchange_failed)?;
         }
-        if let Some(compressed) = &mut self.compressed {
+        if let (Some(compressed), Some(state)) = (&mut self.compressed, compression) {
             let leaves = std::mem::take(&mut fragment.leaves);
-            if let Some(replica) = compressed.missing(index, &leaves) {
+            if let Some(replica) = compressed.missing(state, index, &leaves) {
                 let problem = format!("the residuals of replica {replica} are not on this worker");
                 return Err(ParallelError::OutOfOrder { problem });
             }
-            let started = compressed.start(index, leaves, group);
+            let started = compressed.start(state, index, leaves, group);
             started.map_err(exchange_failed)?;
         }
         for bucket in &mut fragment.buckets {
@@ -224,7 +173,7 @@ impl OuterSum {
     /// Waits for the sums of a fragment.
     pub(super) fn wait(
         &mut self,
-        index: usize,
+        (index, compression): (usize, Option<&CompressionState>),
         group: &dyn Group,
         replicas: &ExactSum,
     ) -> Result<(Vec<GradientPart>, SentGradient), ParallelError> {
@@ -244,11 +193,11 @@ impl OuterSum {
             finished.map_err(exchange_failed)?;
             parts.push(part(&fragment.elements, sum));
         }
-        if let Some(compressed) = &mut self.compressed {
+        if let (Some(compressed), Some(state)) = (&mut self.compressed, compression) {
             let mut sum = Buffer::host(DType::F32, fragment.elements.len());
-            let gathered = compressed.gather(index, group);
+            let gathered = compressed.gather(state, index, group);
             gathered.ok_or_else(not_begun)?.map_err(exchange_failed)?;
-            let finished = compressed.finish(index, sum.as_mut_slice());
+            let finished = compressed.finish(state, index, sum.as_mut_slice());
             finished.ok_or_else(not_begun)?.map_err(exchange_failed)?;
             sent = compressed.take_sent();
             parts.push(part(&fragment.elements, sum));
@@ -260,18 +209,10 @@ impl OuterSum {
         Ok((parts, sent))
     }
 
-    /// Takes over the residuals of a round that was applied, and the memory of its sums.
-    pub(super) fn keep(
-        &mut self,
-        index: usize,
-        (parts, sent): (Vec<GradientPart>, SentGradient),
-        step: Step,
-    ) {
+    /// Takes back the memory of the sums of a round that was applied.
+    pub(super) fn recycle(&mut self, index: usize, parts: Vec<GradientPart>) {
         let fragment = &mut self.fragments[index];
         let is_short = fragment.coded.is_some() || self.compressed.is_some();
-        if let Some(compressed) = &mut self.compressed {
-            compressed.keep(sent, step);
-        }
         let parts = parts.into_iter().skip(usize::from(is_short));
         for (bucket, part) in fragment.buckets.iter_mut().zip(parts) {
             bucket.recycle(part.sum);

@@ -16,7 +16,6 @@ use super::server::{RoundServer, RoundServerParts};
 use super::slice::{ServedSlot, StateSlice};
 use super::{ParameterServers, RoundRole, RoundStart};
 use crate::error::ParallelError;
-use crate::strategy::Strategy;
 
 fn failed(source: CollectiveError) -> ParallelError {
     ParallelError::Exchange {
@@ -74,7 +73,7 @@ fn receive_slot(
 }
 
 impl ParameterServers {
-    /// Does [`super::ServedRounds::begin_round`].
+    /// Does [`ParameterServers::begin_round`].
     pub(super) fn begin(&mut self, start: &RoundStart) -> Result<RoundRole, ParallelError> {
         self.restore_state();
         let round = ServedRound {
@@ -171,9 +170,8 @@ impl ParameterServers {
 
     /// Returns whether workers push gradients without their zeros.
     fn sends_sparsely(&self) -> bool {
-        let state = self.inner.state();
-        let mut tensors = state.tensors().iter();
-        let has_tables = tensors.any(|tensor| state.has_tables(tensor.layer));
+        let state = self.inner.weights();
+        let has_tables = state.tensors_outline().has_tables.contains(&true);
         has_tables && self.inner.config().sums_sparsely(&self.group.hosts())
     }
 

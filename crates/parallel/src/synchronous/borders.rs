@@ -5,10 +5,13 @@
 //! yet would hold up those behind it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 
 use ronde_core::{Buffer, CollectiveError, DType, Group, GroupRank, PointToPoint, Tag, Work};
-use ronde_engine::Activation;
+use ronde_engine::{Activation, Chain};
 use ronde_schedule::{Border, ProgramAction};
+
+use super::mesh::MeshPosition;
 
 /// The tags of borders begin here, apart from those of other messages.
 const FIRST_TAG: u32 = 0x7000_0000;
@@ -28,6 +31,37 @@ pub(super) struct BorderForms {
 }
 
 impl BorderForms {
+    /// Returns the forms for samples of a shape, without the most samples of a shard. In training, ranks with different parts of the
+    /// layers may have different tokens, as `parts` describes.
+    pub(super) fn new(
+        mesh: &MeshPosition,
+        chain: &Chain,
+        sample: &[usize],
+        parts: Option<&Range<u32>>,
+    ) -> Self {
+        let mut shape: Vec<usize> = std::iter::once(1).chain(sample.iter().copied()).collect();
+        let mut shapes = Vec::new();
+        let stages = mesh.layout.stages();
+        // The output of the last stage stays where it is.
+        for stage in &stages[..stages.len() - 1] {
+            let mut tokens = None;
+            for layer in &chain.layers()[stage.layers.clone()] {
+                shape = layer.cost(&shape).output_shape;
+                tokens = layer.facts().output_tokens.clone();
+            }
+            let mut of_rank = shape[1..].to_vec();
+            if let (Some(tokens), Some(parts)) = (tokens, parts) {
+                of_rank[0] = tokens.of(parts);
+            }
+            shapes.push(of_rank);
+        }
+        Self {
+            shapes,
+            samples_max: 0,
+            shards: mesh.layout.shards().shards(),
+        }
+    }
+
     /// Returns the shape of one sample of a border.
     fn shape(&self, border: Border) -> &[usize] {
         &self.shapes[border.from.min(border.to)]

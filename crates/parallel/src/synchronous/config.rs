@@ -1,7 +1,7 @@
 //! [`SynchronousConfig`]: the settings of a step.
 //!
 //! Weights that a program has loaded into its layers cannot be drawn again when a generation without a step divides the layers in
-//! another way, so each rank keeps them until the first update ([`SynchronousConfig::may_reset`]).
+//! another way, so each rank keeps them ([`SynchronousConfig::may_reset`]).
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ pub struct SynchronousConfig {
     /// Whether only the parts of tables are exchanged whose gradient is not zero, where that sends fewer bytes; `None`: between
     /// hosts. The bits are the same.
     pub sparse_tables: Option<bool>,
-    /// Whether [`Strategy::reset`](crate::Strategy::reset) may be called. A model whose weights were loaded before is then kept.
+    /// Whether [`StateEdit::reset`](crate::StateEdit::reset) may be called. A model whose weights were loaded before is then kept.
     pub may_reset: bool,
 }
 

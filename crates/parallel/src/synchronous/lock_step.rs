@@ -13,8 +13,9 @@ use ronde_engine::{
     ShardInput, ShardSums,
 };
 
+use super::passes::Passes;
 use super::program::RunningStep;
-use super::{ComputeClock, SynchronousStrategy};
+use super::timer::ComputeClock;
 use crate::bucket::joined;
 use crate::error::ParallelError;
 
@@ -79,10 +80,10 @@ impl ShardSums for GroupSums<'_> {
     }
 }
 
-impl SynchronousStrategy {
+impl Passes<'_> {
     /// Returns whether a layer needs sums over all shards within its pass.
     pub(super) fn in_lock_step(&mut self) -> bool {
-        self.chain.facts().needs_all_shards()
+        self.model.chain.facts().needs_all_shards()
     }
 
     /// Runs the forward pass of all shards of this rank through the layers of a bucket.
@@ -91,8 +92,8 @@ impl SynchronousStrategy {
         index: usize,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let group = self.same_layers()?.clone();
-        let layers = self.buckets[index].plan.layers.clone();
+        let group = self.mesh.same_layers()?.clone();
+        let layers = self.reducer.unit(index).layers.clone();
         let shards: Vec<u32> = running.batches.keys().copied().collect();
         let mut values = Vec::with_capacity(shards.len());
         for shard in &shards {
@@ -105,7 +106,7 @@ impl SynchronousStrategy {
                 _ => running.outputs.remove(&(0, *shard)).flatten(),
             });
         }
-        let mut sums = GroupSums::new(&*group, self.layout.shards(), self.clock);
+        let mut sums = GroupSums::new(&*group, self.mesh.layout.shards(), self.timer.clock);
         let first = Shard(shards.first().copied().unwrap_or(0));
         for layer in layers {
             let inputs = values
@@ -113,13 +114,15 @@ impl SynchronousStrategy {
                 .zip(&shards)
                 .map(|(input, &shard)| ShardInput {
                     input,
-                    context: self.context(running.step, Shard(shard), layer, Mode::Train),
+                    context: self
+                        .model
+                        .context((running.step, Shard(shard)), layer, Mode::Train),
                 });
             let inputs = inputs.collect();
-            let outputs = self.chain.layers_mut()[layer].forward(inputs, &mut sums);
+            let outputs = self.model.chain.layers_mut()[layer].forward(inputs, &mut sums);
             values = outputs.map_err(|source| sums.cause(first, source))?;
         }
-        self.times.waited_s += sums.waited_s;
+        self.timer.times.waited_s += sums.waited_s;
         for (shard, output) in shards.into_iter().zip(values) {
             running.outputs.insert((0, shard), Some(output));
         }
@@ -137,7 +140,7 @@ impl SynchronousStrategy {
             .iter()
             .map(|(&shard, batch)| (shard, batch.samples()))
             .collect();
-        let buffers = batches.iter().map(|_| self.take_buffer(index));
+        let buffers = batches.iter().map(|_| self.reducer.take_buffer(index));
         let mut buffers = buffers.collect::<Result<Vec<Buffer>, _>>()?;
         let outputs = batches.iter().filter_map(|&(shard, _)| {
             let gradient = running.gradients.remove(&(0, shard));
@@ -149,7 +152,7 @@ impl SynchronousStrategy {
             running.gradients.insert((0, shard), Some(gradient));
         }
         for ((shard, _), buffer) in batches.into_iter().zip(buffers) {
-            self.buckets[index].add_shard(shard, buffer);
+            self.reducer.add_shard(index, shard, buffer);
         }
         Ok(())
     }
@@ -162,12 +165,15 @@ impl SynchronousStrategy {
         mut outputs: Vec<Activation>,
         buffers: &mut [Buffer],
     ) -> Result<Vec<Activation>, ParallelError> {
-        let (group, shards) = (self.same_layers()?.clone(), self.layout.shards().clone());
-        let mut sums = GroupSums::new(&*group, &shards, self.clock);
+        let (group, shards) = (
+            self.mesh.same_layers()?.clone(),
+            self.mesh.layout.shards().clone(),
+        );
+        let mut sums = GroupSums::new(&*group, &shards, self.timer.clock);
         let first = Shard(batches.first().map_or(0, |batch| batch.0));
-        let bucket = self.buckets[index].plan.clone();
-        for layer in bucket.layers.clone().rev() {
-            let ranges = self.unit_ranges(index, layer);
+        let layers = self.reducer.unit(index).layers.clone();
+        for layer in layers.rev() {
+            let ranges = self.reducer.unit_ranges(index, layer);
             let given = batches.iter().zip(outputs).zip(&mut *buffers);
             let given = given.map(|((batch, grad_output), buffer)| ShardGradient {
                 shard: Shard(batch.0),
@@ -176,7 +182,7 @@ impl SynchronousStrategy {
                 added: Vec::new(),
             });
             let given = given.collect();
-            let layers = self.chain.layers_mut();
+            let layers = self.model.chain.layers_mut();
             let inputs = layers[layer].backward(
                 given,
                 BackwardPass {
@@ -188,11 +194,12 @@ impl SynchronousStrategy {
             );
             let inputs = inputs.map_err(|source| sums.cause(first, source))?;
             for (batch, buffer) in batches.iter().zip(&mut *buffers) {
-                self.weigh_buffers(layer, batch.1, &ranges, buffer.as_mut_slice());
+                let gradients = buffer.as_mut_slice();
+                self.model.weigh_buffers(layer, batch.1, &ranges, gradients);
             }
             outputs = inputs.into_iter().flatten().collect();
         }
-        self.times.waited_s += sums.waited_s;
+        self.timer.times.waited_s += sums.waited_s;
         Ok(outputs)
     }
 }

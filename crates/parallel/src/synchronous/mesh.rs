@@ -8,43 +8,52 @@ use std::sync::Arc;
 
 use ronde_core::step_layout::{MeshPlace, StepLayout};
 use ronde_core::{Group, GroupRank};
-use ronde_engine::LayerExt;
 use ronde_protocol::holdings::{HeldRanges, second_holders};
 
-use super::{SynchronousConfig, SynchronousStrategy};
-use crate::bucket::{self, Bucket};
+use super::SynchronousConfig;
+use crate::bucket::Bucket;
 use crate::error::ParallelError;
-use crate::state::ModelState;
+use crate::state::StateOutline;
 
-/// The groups of a rank.
-pub(super) struct MeshGroups {
+/// The position of a rank among all ranks: the layout, and the groups that follow from it.
+pub(super) struct MeshPosition {
     /// All ranks of the run.
     pub(super) all: Arc<dyn Group>,
+    /// The layers and the shards of each rank.
+    pub(super) layout: StepLayout,
     /// The ranks with the same layers and parts, which sum their gradients; `None` for a spare, and until they are connected.
-    pub(super) same_layers: Option<Arc<dyn Group>>,
+    same_layers: Option<Arc<dyn Group>>,
     /// The ranks with the same layers and shards, which compute different parts; `None` if each rank computes all parts.
     pub(super) parts: Option<Arc<dyn Group>>,
+    /// The number of parts into which layers are divided.
+    part_count: u32,
     /// Whether the groups other than that of all ranks are connected.
     is_connected: bool,
 }
 
-impl MeshGroups {
-    /// Returns the groups of a rank before ranks with the same layers are connected. In a layout that does not divide the model,
+impl MeshPosition {
+    /// Returns the position of a rank before ranks with the same layers are connected. In a layout that does not divide the model,
     /// these are all ranks.
-    pub(super) fn unconnected(all: Arc<dyn Group>, layout: &StepLayout) -> Self {
+    pub(super) fn unconnected(all: Arc<dyn Group>, layout: StepLayout, part_count: u32) -> Self {
         let is_connected = !layout.divides_model();
         Self {
             same_layers: is_connected.then(|| all.clone()),
             parts: None,
             all,
+            layout,
+            part_count,
             is_connected,
         }
     }
 
     /// Connects the ranks with the same layers. All ranks call it together.
-    pub(super) fn connect(all: Arc<dyn Group>, layout: &StepLayout) -> Result<Self, ParallelError> {
+    fn connect(
+        all: Arc<dyn Group>,
+        layout: StepLayout,
+        part_count: u32,
+    ) -> Result<Self, ParallelError> {
         if !layout.divides_model() {
-            return Ok(Self::unconnected(all, layout));
+            return Ok(Self::unconnected(all, layout, part_count));
         }
         let place = layout.place(all.rank());
         let replica = place.map_or(0, |place| place.replica as u32);
@@ -66,9 +75,31 @@ impl MeshGroups {
         }
         Ok(Self {
             all,
+            layout,
             same_layers,
             parts,
+            part_count,
             is_connected: true,
+        })
+    }
+
+    /// Returns the position of this rank in another group or layout. Connects the ranks, unless those with the same layers stay the
+    /// same. All ranks call it together.
+    pub(super) fn enter(
+        &self,
+        all: Arc<dyn Group>,
+        layout: StepLayout,
+    ) -> Result<Self, ParallelError> {
+        let shape = |of: &StepLayout| (of.members(), of.columns(), of.tensors());
+        if !self.are_those_of(&all) || shape(&self.layout) != shape(&layout) {
+            return Self::connect(all, layout, self.part_count);
+        }
+        Ok(Self {
+            all,
+            layout,
+            same_layers: self.same_layers.clone(),
+            parts: self.parts.clone(),
+            ..*self
         })
     }
 
@@ -90,6 +121,68 @@ impl MeshGroups {
         let part = self.same_layers.as_ref();
         let part = part.filter(|group| !Arc::ptr_eq(group, &self.all));
         part.map(|group| &**group)
+    }
+
+    /// Returns the ranks with the same layers.
+    pub(super) fn same_layers(&self) -> Result<&Arc<dyn Group>, ParallelError> {
+        self.same_layers.as_ref().ok_or_else(|| {
+            let problem = "the workers with the same layers are not connected".to_owned();
+            ParallelError::OutOfOrder { problem }
+        })
+    }
+
+    pub(super) fn rank(&self) -> GroupRank {
+        self.all.rank()
+    }
+
+    /// Returns this rank's coordinates; `None` for a spare.
+    pub(super) fn place(&self) -> Option<MeshPlace> {
+        self.layout.place(self.rank())
+    }
+
+    /// Returns the parts of the layers that this rank computes.
+    pub(super) fn own_parts(&self) -> Range<u32> {
+        self.layout.own_parts(self.rank(), self.part_count)
+    }
+
+    /// Returns the layers that this rank computes.
+    pub(super) fn computed_layers(&self) -> Vec<Range<usize>> {
+        let column = self.place().map(|place| place.column);
+        let stages = self.layout.stages().iter();
+        let own = stages.filter(|stage| Some(stage.column) == column);
+        own.map(|stage| stage.layers.clone()).collect()
+    }
+
+    /// Returns the regions of the flat state that a rank computes with.
+    pub(super) fn regions_of(&self, rank: GroupRank) -> OwnRegions {
+        let own = self.layout.own_parts(rank, self.part_count);
+        OwnRegions(match self.part_count {
+            0 | 1 => 1..1,
+            _ => own.start as usize + 1..own.end as usize + 1,
+        })
+    }
+
+    /// Returns the elements of the layers and parts that this rank computes.
+    pub(super) fn computed(&self, state: &StateOutline) -> HeldRanges {
+        let layers: Vec<usize> = self.computed_layers().into_iter().flatten().collect();
+        let own = self.regions_of(self.rank());
+        let regions = state.regions.iter().enumerate();
+        let own = regions.filter(|(region, _)| own.contains(region));
+        HeldRanges::new(
+            own.flat_map(|(_, region)| layers.iter().map(|&layer| region[layer].clone())),
+        )
+    }
+
+    /// Returns the rank that has a stage of the pipeline of this rank.
+    pub(super) fn rank_of_stage(&self, stage: usize) -> GroupRank {
+        let column = self.layout.stages()[stage].column;
+        let own = self.place();
+        let (replica, tensor) = own.map_or((0, 0), |place| (place.replica, place.tensor));
+        self.layout.rank_at(MeshPlace {
+            column,
+            replica,
+            tensor,
+        })
     }
 }
 
@@ -133,14 +226,6 @@ impl CopyPartners {
     }
 }
 
-/// Returns the layers that a rank computes.
-pub(super) fn computed_layers(layout: &StepLayout, rank: GroupRank) -> Vec<Range<usize>> {
-    let column = layout.place(rank).map(|place| place.column);
-    let stages = layout.stages().iter();
-    let own = stages.filter(|stage| Some(stage.column) == column);
-    own.map(|stage| stage.layers.clone()).collect()
-}
-
 /// The regions of the flat state that a rank computes with: that of tensors that belong to no part, and those of its parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct OwnRegions(Range<usize>);
@@ -152,93 +237,27 @@ impl OwnRegions {
     }
 }
 
-/// Returns the regions of a rank, of `regions` in all.
-pub(super) fn own_regions(layout: &StepLayout, rank: GroupRank, regions: usize) -> OwnRegions {
-    let own = layout.own_parts(rank, regions.saturating_sub(1) as u32);
-    OwnRegions(own.start as usize + 1..own.end as usize + 1)
-}
-
-/// Returns the elements of the layers and parts that a rank computes.
-pub(super) fn computed(state: &ModelState, layout: &StepLayout, rank: GroupRank) -> HeldRanges {
-    let layers: Vec<usize> = computed_layers(layout, rank)
-        .into_iter()
-        .flatten()
-        .collect();
-    let regions = state.regions();
-    let own = own_regions(layout, rank, regions.len());
-    let own = regions
-        .iter()
-        .enumerate()
-        .filter(|(region, _)| own.contains(region));
-    HeldRanges::new(own.flat_map(|(_, region)| layers.iter().map(|&layer| region[layer].clone())))
-}
-
-/// Creates the buckets of all stages.
-pub(super) fn fresh_buckets(
-    state: &ModelState,
-    config: &SynchronousConfig,
-    layout: &StepLayout,
-    hosts: &[usize],
-) -> Vec<Bucket> {
-    let sums_sparsely = config.sums_sparsely(hosts);
-    let tensors: Vec<Range<usize>> = state.tensors().iter().map(|t| t.range.clone()).collect();
-    let replicas = layout.replicas();
-    let is_scattered = config.zero.is_sharded() && replicas > 1;
-    bucket::plan(state.regions(), layout.stages(), config.bucket_bytes_max)
-        .into_iter()
-        .map(|plan| {
-            let slices = slices(&plan.elements, &tensors, layout);
-            let has_tables = plan.layers.clone().any(|layer| state.has_tables(layer));
-            let bucket = Bucket::new(plan, slices, is_scattered, layout.shards().shards());
-            match &config.compression {
-                Some(compression) => bucket.divided_by(compression.senders),
-                None => bucket.with_sparse_sums(sums_sparsely && has_tables),
-            }
-        })
-        .collect()
-}
-
-/// Returns the elements of a bucket that each rank with its layers updates.
-fn slices(
-    elements: &Range<usize>,
-    tensors: &[Range<usize>],
-    layout: &StepLayout,
-) -> Vec<Range<usize>> {
-    let updating = layout.updating();
-    let none = elements.start..elements.start;
-    let mut slices = vec![none; updating.start];
-    slices.extend(bucket::slices(elements, tensors, updating.len()));
-    slices
-}
-
-/// The view of all ranks on the division of the state.
-pub(super) struct Division<'a> {
-    pub(super) layout: &'a StepLayout,
-    /// The number of parts into which layers are divided.
-    pub(super) parts: u32,
+/// How the ranks divide the state.
+pub(crate) struct Division<'a> {
+    pub(super) mesh: &'a MeshPosition,
     pub(super) buckets: &'a [Bucket],
     pub(super) hosts: Vec<usize>,
     pub(super) config: &'a SynchronousConfig,
     /// The elements whose second copy each rank may have, by rank; `None`: all.
-    pub(super) copies: Option<&'a [HeldRanges]>,
+    pub(super) limits: Option<&'a [HeldRanges]>,
 }
 
 impl Division<'_> {
     /// Returns the buckets of the layers and parts of a rank, each with the rank's coordinate along the data axis.
     fn buckets_of(&self, rank: GroupRank) -> impl Iterator<Item = (&Bucket, usize)> {
-        let place = self.layout.place(rank);
-        let regions = if self.parts > 1 {
-            self.parts as usize + 1
-        } else {
-            1
-        };
-        let own = own_regions(self.layout, rank, regions);
+        let place = self.mesh.layout.place(rank);
+        let own = self.mesh.regions_of(rank);
         let each = place.map(
             move |MeshPlace {
                       column, replica, ..
                   }| {
                 let is_own = move |bucket: &&Bucket| {
-                    self.layout.stages()[bucket.plan.stage].column == column
+                    self.mesh.layout.stages()[bucket.plan.stage].column == column
                         && own.contains(&bucket.plan.region)
                 };
                 let own = self.buckets.iter().filter(is_own);
@@ -256,7 +275,7 @@ impl Division<'_> {
 
     /// Returns the elements that a rank updates: those whose gradient it receives, and those whose second copy it has.
     pub(super) fn held_by(&self, rank: GroupRank) -> HeldRanges {
-        let partners = CopyPartners::of(rank, self.layout, &self.hosts, self.config);
+        let partners = CopyPartners::of(rank, &self.mesh.layout, &self.hosts, self.config);
         let copied = partners.map(|partners| self.copied(partners.owner, rank));
         HeldRanges::new(self.received_by(rank).chain(copied.into_iter().flatten()))
     }
@@ -267,7 +286,7 @@ impl Division<'_> {
         let own: Vec<Range<usize>> = self.received_by(holder).collect();
         let of_owner = self.received_by(owner);
         let copied = of_owner.filter(|elements| !elements.is_empty() && !own.contains(elements));
-        match self.copies.and_then(|copies| copies.get(holder.index())) {
+        match self.limits.and_then(|limits| limits.get(holder.index())) {
             None => copied.collect(),
             Some(limit) => copied
                 .flat_map(|elements| limit.within(&elements))
@@ -278,12 +297,10 @@ impl Division<'_> {
     /// Returns the elements that a rank answers for: together, the ranks answer for each element once, if the state is
     /// divided.
     pub(super) fn owned_by(&self, rank: GroupRank) -> HeldRanges {
-        let is_divided = self.layout.divides_model();
+        let is_divided = self.mesh.layout.divides_model();
         // Ranks with different parts hold the same tensors that belong to no part.
-        let is_first = self
-            .layout
-            .place(rank)
-            .is_none_or(|place| place.tensor == 0);
+        let place = self.mesh.layout.place(rank);
+        let is_first = place.is_none_or(|place| place.tensor == 0);
         let buckets = self.buckets_of(rank);
         let owned = buckets.filter(|(bucket, _)| is_first || bucket.plan.region > 0);
         let owned = owned.map(|(bucket, replica)| {
@@ -295,73 +312,35 @@ impl Division<'_> {
         });
         HeldRanges::new(owned)
     }
-}
-
-impl SynchronousStrategy {
-    pub(super) fn division(&self) -> Division<'_> {
-        Division {
-            layout: &self.layout,
-            parts: self.chain.parts(),
-            buckets: &self.buckets,
-            hosts: self.groups.all.hosts(),
-            config: &self.config,
-            copies: self.copies.as_deref(),
-        }
-    }
-
-    /// Returns the elements that this rank holds when no second copy is missing.
-    pub(super) fn all_held(&self) -> HeldRanges {
-        let all = Division {
-            copies: None,
-            ..self.division()
-        };
-        all.held_by(self.groups.all.rank())
-    }
-
-    /// Returns the elements of the layers that this rank computes.
-    pub(super) fn computed(&self) -> HeldRanges {
-        computed(&self.state, &self.layout, self.groups.all.rank())
-    }
-
-    /// Returns this rank's coordinates in the mesh; `None` for a spare.
-    pub(super) fn place(&self) -> Option<MeshPlace> {
-        self.layout.place(self.groups.all.rank())
-    }
-
-    /// Returns the indices of the buckets of this rank's layers and parts, in backward order.
-    pub(super) fn own_buckets(&self) -> Vec<usize> {
-        let column = self.place().map(|place| place.column);
-        let regions = self.own_regions();
-        let indices = 0..self.buckets.len();
-        let is_own = |index: &usize| {
-            let region = self.buckets[*index].plan.region;
-            Some(self.column_of(*index)) == column && regions.contains(&region)
-        };
-        indices.filter(is_own).collect()
-    }
-
-    /// Returns the regions of the flat state that this rank computes with.
-    pub(super) fn own_regions(&self) -> OwnRegions {
-        let regions = self.state.regions().len();
-        own_regions(&self.layout, self.groups.all.rank(), regions)
-    }
-
-    /// Returns the pipeline coordinate of the ranks that have the layers of a bucket.
-    pub(super) fn column_of(&self, bucket: usize) -> usize {
-        self.layout.stages()[self.buckets[bucket].plan.stage].column
-    }
 
     /// Returns the second copies that this rank exchanges; `None` if there are none.
     pub(super) fn partners(&self) -> Option<CopyPartners> {
-        let hosts = self.groups.all.hosts();
-        CopyPartners::of(self.groups.all.rank(), &self.layout, &hosts, &self.config)
+        CopyPartners::of(
+            self.mesh.rank(),
+            &self.mesh.layout,
+            &self.hosts,
+            self.config,
+        )
     }
 
-    /// Returns the ranks with the same layers.
-    pub(super) fn same_layers(&self) -> Result<&Arc<dyn Group>, ParallelError> {
-        self.groups.same_layers.as_ref().ok_or_else(|| {
-            let problem = "the workers with the same layers are not connected".to_owned();
-            ParallelError::OutOfOrder { problem }
-        })
+    /// Calls a function for each rank.
+    fn each<'a, T>(&'a self, of: impl Fn(GroupRank) -> T + 'a) -> impl Iterator<Item = T> + 'a {
+        (0..self.mesh.layout.ranks()).map(move |rank| of(GroupRank(rank as u32)))
+    }
+
+    /// Returns the elements that each rank answers for.
+    pub(crate) fn owned(&self) -> Vec<HeldRanges> {
+        self.each(|rank| self.owned_by(rank)).collect()
+    }
+
+    /// Returns the elements that each rank holds.
+    pub(crate) fn held(&self) -> Vec<HeldRanges> {
+        self.each(|rank| self.held_by(rank)).collect()
+    }
+
+    /// Returns the elements that each rank needs to train.
+    pub(crate) fn needed(&self) -> Vec<HeldRanges> {
+        self.each(|rank| HeldRanges::new(self.received_by(rank)))
+            .collect()
     }
 }

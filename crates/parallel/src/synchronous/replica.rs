@@ -5,14 +5,13 @@ use std::ops::Range;
 use ronde_core::layout::Role;
 use ronde_core::seed::SeedTree;
 use ronde_core::{BatchCounts, Step};
-use ronde_engine::LayerExt;
-use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::ShardReport;
 
 use super::SynchronousStrategy;
 use crate::bucket::{self, BucketPlan};
 use crate::error::ParallelError;
-use crate::strategy::{CommittedUpdate, MicroBatch, ReducedGradient, Strategy};
+use crate::state::ModelState;
+use crate::step_method::{CommittedUpdate, MicroBatch, ReducedGradient, StepMethod};
 use crate::synchronous::SynchronousConfig;
 
 /// An update of one replica.
@@ -28,61 +27,56 @@ pub(crate) struct ReplicaUpdate {
 impl SynchronousStrategy {
     /// Replaces the weights, and the states of the optimizer: zeros without `states`. The model computes with them from now on.
     pub(crate) fn restore(&mut self, weights: &[f32], states: Option<&[&[f32]]>) {
-        self.chain.release_state();
-        self.state.values_mut().copy_from_slice(weights);
-        for (index, values) in self.optimizer_states.iter_mut().enumerate() {
-            match states {
-                Some(states) => values.copy_from_slice(states[index]),
-                None => values.fill(0.0),
-            }
-        }
+        let slices = self.slices_mut();
+        slices.weights.values_mut().copy_from_slice(weights);
+        slices.set_optimizer_states(states);
         self.load_layers();
     }
 
-    /// Passes the weights to `change`, as [`SynchronousStrategy::restore`] without the copy; [`Strategy::reload`] must follow.
+    /// Passes the weights to `change`. The model computes with them from [`SynchronousStrategy::load_layers`] on.
     pub(crate) fn with_weights(&mut self, change: impl FnOnce(&mut [f32])) {
-        self.chain.release_state();
-        change(self.state.values_mut());
+        change(self.slices_mut().weights.values_mut());
     }
 
     /// Replaces the state by the first elements of `joined`: the weights, then each state of the optimizer. Frozen parameters keep
-    /// their values. [`Strategy::reload`] must follow. Returns the norm of the change of the parameters, and the remaining elements;
+    /// their values. [`SynchronousStrategy::load_layers`] must follow. Returns the norm of the change of the parameters, and the remaining elements;
     /// `None`, without a change, if there are too few.
     pub(crate) fn take_over<'a>(&mut self, joined: &'a [f32]) -> Option<(f64, &'a [f32])> {
-        let len = self.state.len();
+        let state = &self.slices.weights;
+        let len = state.len();
         let (weights, rest) = joined.split_at_checked(len)?;
-        let (states, rest) = rest.split_at_checked(len * self.optimizer_states.len())?;
+        let (states, rest) = rest.split_at_checked(len * self.optimizer_states().len())?;
         let mut squares = 0.0;
-        for tensor in self.state.tensors() {
+        for tensor in state.tensors() {
             if tensor.entry.role == Role::Parameter {
-                let before = &self.state.values()[tensor.range.clone()];
+                let before = &state.values()[tensor.range.clone()];
                 let pairs = before.iter().zip(&weights[tensor.range.clone()]);
                 squares += pairs
                     .map(|(before, after)| f64::from(before - after).powi(2))
                     .sum::<f64>();
             }
         }
-        let trained = self.trained_elements();
+        let trained = self.slices.trained_elements();
         self.with_weights(|values| {
             for range in trained {
                 values[range.clone()].copy_from_slice(&weights[range]);
             }
         });
-        let vectors = self.optimizer_states.iter_mut();
-        for (to, from) in vectors.zip(states.chunks_exact(len.max(1))) {
-            to.copy_from_slice(from);
+        let states: Vec<&[f32]> = states.chunks_exact(len.max(1)).collect();
+        if len > 0 {
+            self.slices.set_optimizer_states(Some(&states));
         }
         Some((squares.sqrt(), rest))
     }
 
     /// Returns the states of the optimizer.
     pub(crate) fn optimizer_states(&self) -> &[Vec<f32>] {
-        &self.optimizer_states
+        self.slices.optimizer_states()
     }
 
     /// Returns the root of all random numbers.
     pub(crate) fn seeds(&self) -> SeedTree {
-        self.seeds
+        self.model.seeds
     }
 
     /// Returns the settings.
@@ -90,31 +84,22 @@ impl SynchronousStrategy {
         &self.config
     }
 
-    /// Returns the elements of the tensors that change in training: without frozen parameters.
-    fn trained_elements(&self) -> Vec<Range<usize>> {
-        let tensors = self.state.tensors().iter().zip(&self.rules);
-        let changes = |role: Role, is_frozen: bool| role == Role::Buffer || !is_frozen;
-        tensors
-            .filter(|(tensor, rule)| changes(tensor.entry.role, rule.is_frozen))
-            .map(|(tensor, _)| tensor.range.clone())
-            .collect()
-    }
-
-    /// Returns the elements that this rank stores.
-    pub(crate) fn stored(&self) -> &HeldRanges {
-        self.state.stored()
+    /// Returns the weights and buffers.
+    pub(crate) fn weights(&self) -> &ModelState {
+        &self.slices.weights
     }
 
     /// Returns the ranges of layers whose gradients this strategy would reduce together.
     pub(crate) fn bucket_plans(&self) -> Vec<BucketPlan> {
-        let stages = self.layout.stages();
-        bucket::plan(self.state.regions(), stages, self.config.bucket_bytes_max)
+        let stages = self.connected.mesh.layout.stages();
+        let regions = self.slices.weights.regions();
+        bucket::plan(regions, stages, self.config.bucket_bytes_max)
     }
 
     /// Computes the gradient of a replica's micro-batches, with the reports of the micro-batches.
     ///
     /// # Errors
-    /// As [`Strategy::backward`].
+    /// As [`SynchronousStrategy::backward`].
     pub(crate) fn gradient_of(
         &mut self,
         random: Step,
@@ -133,21 +118,21 @@ impl SynchronousStrategy {
         reduced: &ReducedGradient,
         counts: BatchCounts,
     ) -> Result<f32, ParallelError> {
-        let sums = self.whole_sums(&reduced.parts, &[])?;
-        let factors = self.factors(1, &sums, counts, 0.0)?;
+        let sums = self.slices.whole_sums(&reduced.parts, None)?;
+        let factors = self.slices.factors(1, &sums, counts, 0.0)?;
         Ok(factors.clip_factor)
     }
 
     /// Returns the memory of a gradient that is not used any more.
     pub(crate) fn recycle_gradient(&mut self, reduced: ReducedGradient) {
-        self.recycle(reduced.parts);
+        self.recycle(reduced);
     }
 
     /// Computes the gradient of a replica's micro-batches and updates its weights. Returns the reports of the micro-batches, and
     /// changes no parameter if these have no counted targets.
     ///
     /// # Errors
-    /// As [`Strategy::backward`] and [`Strategy::apply`].
+    /// As [`SynchronousStrategy::backward`] and [`StepMethod::apply`].
     pub(crate) fn update_replica(
         &mut self,
         update: ReplicaUpdate,
@@ -157,7 +142,7 @@ impl SynchronousStrategy {
         let reduced = self.reduce()?;
         let counts: BatchCounts = reports.iter().map(ShardReport::counts).sum();
         if counts.samples == 0 {
-            self.recycle(reduced.parts);
+            self.recycle(reduced);
             return Ok(reports);
         }
         let committed = CommittedUpdate {

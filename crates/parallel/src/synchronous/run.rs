@@ -7,13 +7,11 @@ use ronde_core::exact::TreeSum;
 use ronde_core::layout::Arena;
 use ronde_core::{Buffer, DType, Shard, Step};
 use ronde_engine::{
-    Activation, BackwardPart, BackwardPass, EngineError, LayerExt, Mode, NotSummed, ShardGradient,
-    ShardInput, ShardSums,
+    Activation, BackwardPart, BackwardPass, Mode, NotSummed, ShardGradient, ShardInput, ShardSums,
 };
 
-use super::SynchronousStrategy;
+use super::passes::Passes;
 use super::program::RunningStep;
-use super::shard::guarded;
 use crate::error::ParallelError;
 
 /// The values or the gradients of the shards of a run; `None` for a shard without samples.
@@ -28,10 +26,10 @@ impl ShardSums for NoSums {
     }
 }
 
-impl SynchronousStrategy {
+impl Passes<'_> {
     /// Returns the number of shards that pass through the layers together.
     pub(super) fn together(&self) -> u32 {
-        match self.layout.stages() {
+        match self.mesh.layout.stages() {
             [_] => self.config.together.max(1),
             _ => 1,
         }
@@ -44,7 +42,8 @@ impl SynchronousStrategy {
         run: Range<u32>,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let (stage, layers) = (self.unit(index).stage, self.unit(index).layers.clone());
+        let unit = self.reducer.unit(index);
+        let (stage, layers) = (unit.stage, unit.layers.clone());
         let mut values = RunValues::with_capacity(run.len());
         for shard in run.clone() {
             let input = self.input(stage, &layers, shard, running)?;
@@ -66,7 +65,7 @@ impl SynchronousStrategy {
     }
 
     fn joins(&self, layer: usize, shards: usize) -> bool {
-        shards > 1 && self.chain.layers()[layer].facts().joins_shards()
+        shards > 1 && self.model.chain.layers()[layer].facts().joins_shards()
     }
 
     fn forward_alone(
@@ -78,9 +77,9 @@ impl SynchronousStrategy {
         let mut outputs = RunValues::with_capacity(values.len());
         for (shard, input) in run.clone().zip(values) {
             let of = (step, Shard(shard), Mode::Train);
-            let output = input.map(|input| self.forward(layer..layer + 1, of, input));
+            let output = input.map(|input| self.model.forward(layer..layer + 1, of, input));
             let output = output.transpose();
-            outputs.push(output.map_err(|source| self.pass_error(Shard(shard), source))?);
+            outputs.push(output.map_err(|source| self.model.pass_error(Shard(shard), source))?);
         }
         Ok(outputs)
     }
@@ -96,13 +95,13 @@ impl SynchronousStrategy {
         };
         let inputs = run.clone().zip(values).map(|(shard, input)| ShardInput {
             input,
-            context: self.context(step, Shard(shard), layer, Mode::Train),
+            context: self.model.context((step, Shard(shard)), layer, Mode::Train),
         });
         let inputs = inputs.collect();
-        let outputs = guarded(&mut self.chain, layer, "forward", shape, |layer| {
+        let outputs = self.model.pass(layer, "forward", shape, |layer| {
             layer.forward(inputs, &mut NoSums)
         });
-        let outputs = outputs.map_err(|source| self.pass_error(Shard(run.start), source))?;
+        let outputs = outputs.map_err(|source| self.model.pass_error(Shard(run.start), source))?;
         Ok(outputs.into_iter().map(unless_empty).collect())
     }
 
@@ -113,12 +112,9 @@ impl SynchronousStrategy {
         run: Range<u32>,
         running: &mut RunningStep,
     ) -> Result<(), ParallelError> {
-        let stage = self.unit(index).stage;
-        // Buckets of one unit are added along the same tree.
-        let first = self.buckets_of_unit(index).first().copied();
-        let subtrees =
-            first.map_or_else(Vec::new, |first| self.buckets[first].subtrees(run.clone()));
-        let sums = subtrees.iter().map(|_| self.take_unit(index));
+        let stage = self.reducer.unit(index).stage;
+        let subtrees = self.reducer.subtrees(index, run.clone());
+        let sums = subtrees.iter().map(|_| self.reducer.take_unit(index));
         let mut sums = sums.collect::<Result<Vec<_>, _>>()?;
         let gradients = run
             .clone()
@@ -127,8 +123,8 @@ impl SynchronousStrategy {
         if gradients.iter().all(Option::is_none) {
             sums.iter_mut().for_each(|sum| sum.values_mut().fill(0.0));
         } else {
-            for layer in self.unit(index).layers.clone().rev() {
-                let ranges = self.unit_ranges(index, layer);
+            for layer in self.reducer.unit(index).layers.clone().rev() {
+                let ranges = self.reducer.unit_ranges(index, layer);
                 let parts = subtrees.iter().cloned().zip(&mut sums);
                 let to = parts
                     .map(|(shards, sum)| (shards, sum.values_mut()))
@@ -140,7 +136,7 @@ impl SynchronousStrategy {
             }
         }
         for (shards, sum) in subtrees.iter().zip(sums) {
-            self.add_unit(shards, sum);
+            self.reducer.add_unit(shards, sum);
         }
         for (shard, gradient) in run.zip(gradients) {
             running.gradients.insert((stage, shard), gradient);
@@ -177,10 +173,10 @@ impl SynchronousStrategy {
             ranges,
             needs_input_gradient: layer > 0,
         };
-        let found = guarded(&mut self.chain, layer, "backward", shape, |layer| {
+        let found = self.model.pass(layer, "backward", shape, |layer| {
             layer.backward(given, pass, &mut NoSums)
         });
-        let found = found.map_err(|source| self.pass_error(Shard(first), source))?;
+        let found = found.map_err(|source| self.model.pass_error(Shard(first), source))?;
         Ok(found
             .into_iter()
             .map(|found| found.and_then(unless_empty))
@@ -237,25 +233,10 @@ impl SynchronousStrategy {
             ranges.iter().for_each(|range| to[range.clone()].fill(0.0));
             return Ok(None);
         };
-        let found = self.backward_layer(layer, shard, output, to, ranges);
-        let found = found.map_err(|source| self.pass_error(shard, source))?;
-        self.weigh_buffers(layer, samples, ranges, to);
+        let found = self.model.backward(layer, shard, output, to, ranges);
+        let found = found.map_err(|source| self.model.pass_error(shard, source))?;
+        self.model.weigh_buffers(layer, samples, ranges, to);
         Ok(found)
-    }
-
-    /// Runs backward of a layer for one shard.
-    pub(super) fn backward_layer(
-        &mut self,
-        layer: usize,
-        shard: Shard,
-        output: Activation,
-        to: &mut [f32],
-        ranges: &[Range<usize>],
-    ) -> Result<Option<Activation>, EngineError> {
-        let (shape, needs_input) = (output.shape().to_vec(), layer > 0);
-        guarded(&mut self.chain, layer, "backward", shape, |layer| {
-            layer.backward_shard(shard, output, to, ranges, needs_input)
-        })
     }
 }
 

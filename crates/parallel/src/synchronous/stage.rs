@@ -11,34 +11,44 @@ use ronde_schedule::Border;
 use super::SynchronousStrategy;
 use super::replica::ReplicaUpdate;
 use crate::error::ParallelError;
-use crate::strategy::GradientPart;
-use crate::strategy::MicroBatch;
+use crate::step_method::{GradientPart, MicroBatch, ReducedGradient};
 
 impl SynchronousStrategy {
     /// Returns the number of stages.
     pub(crate) fn stages(&self) -> usize {
-        self.layout.stages().len()
+        self.stage_layout().stages().len()
     }
 
     /// Returns the stages and the shards of a step.
     pub(crate) fn stage_layout(&self) -> &StepLayout {
-        &self.layout
+        &self.connected.mesh.layout
     }
 
     /// Returns the number of shards of a step.
     pub(crate) fn shards(&self) -> u32 {
-        self.layout.shards().shards()
+        self.stage_layout().shards().shards()
     }
 
     /// Returns the shape of one sample of the output of a stage, which is not the last one.
     pub(crate) fn output_of_stage(&self, stage: usize) -> &[usize] {
-        &self.forms.shapes[stage]
+        &self.connected.program.forms.shapes[stage]
     }
 
     /// Returns the name of the first layer of a stage.
     pub(crate) fn first_layer(&self, stage: usize) -> &str {
-        let first = self.layout.stages()[stage].layers.start;
-        self.chain.layers()[first].name()
+        let first = self.stage_layout().stages()[stage].layers.start;
+        self.model.chain.layers()[first].name()
+    }
+
+    /// Adds the times of passes to the times of the step.
+    pub(crate) fn add_times(&mut self, forward_s: f64, backward_s: f64) {
+        self.timer.times.forward_s += forward_s;
+        self.timer.times.backward_s += backward_s;
+    }
+
+    /// Returns the report of a shard before its loss is computed.
+    pub(crate) fn report_of(&self, batch: &MicroBatch) -> ShardReport {
+        self.model.report_of(batch)
     }
 
     /// Passes the input of a shard through a stage; `None` for a shard without samples.
@@ -51,10 +61,11 @@ impl SynchronousStrategy {
         (step, shard): (Step, Shard),
         input: Option<Activation>,
     ) -> Result<Option<Activation>, ParallelError> {
-        let layers = self.layout.stages()[stage].layers.clone();
-        let output = input.map(|input| self.forward(layers, (step, shard, Mode::Train), input));
+        let layers = self.stage_layout().stages()[stage].layers.clone();
+        let model = &mut self.model;
+        let output = input.map(|input| model.forward(layers, (step, shard, Mode::Train), input));
         let output = output.transpose();
-        output.map_err(|source| self.pass_error(shard, source))
+        output.map_err(|source| model.pass_error(shard, source))
     }
 
     /// Returns the report of a shard, and the gradient of the outputs of the last stage, except without samples.
@@ -67,8 +78,11 @@ impl SynchronousStrategy {
         batch: &MicroBatch,
     ) -> Result<(ShardReport, Option<Activation>), ParallelError> {
         let mut report = self.report_of(batch);
-        let gradient = output.map(|output| self.loss_gradient(output, batch, &mut report));
-        Ok((report, gradient.transpose()?))
+        let (model, scale) = (&self.model, &self.slices.scale);
+        let gradient =
+            output.map(|output| model.loss_gradient(output, (batch, &mut report), scale));
+        let gradient = gradient.transpose()?;
+        Ok((report, gradient))
     }
 
     /// Passes the gradient of the output of a shard back through a stage, and adds the gradient of its weights. Returns that of
@@ -82,21 +96,10 @@ impl SynchronousStrategy {
         (shard, samples): (Shard, usize),
         mut gradient: Option<Activation>,
     ) -> Result<Option<Activation>, ParallelError> {
+        let mut passes = self.passes();
         // In backward order.
-        for unit in self.units_of_stage(stage) {
-            let mut buffer = self.take_unit(unit)?;
-            gradient = match gradient {
-                Some(output) => {
-                    let passed =
-                        self.backward_layers(unit, (shard, samples), output, buffer.values_mut());
-                    passed.map_err(|source| self.pass_error(shard, source))?
-                }
-                None => {
-                    buffer.values_mut().fill(0.0);
-                    None
-                }
-            };
-            self.add_unit(&(shard.0..shard.0 + 1), buffer);
+        for unit in passes.reducer.units_of_stage(stage) {
+            gradient = passes.backward_unit(unit, (shard, samples), gradient)?;
         }
         Ok(gradient)
     }
@@ -112,36 +115,28 @@ impl SynchronousStrategy {
         update: Option<ReplicaUpdate>,
         counts: BatchCounts,
     ) -> Result<(), ParallelError> {
-        let units = self.units_of_stage(stage);
-        let buckets: Vec<usize> = units.flat_map(|unit| self.buckets_of_unit(unit)).collect();
+        let reducer = &mut self.connected.reducer;
+        let units = reducer.units_of_stage(stage);
+        let buckets: Vec<usize> = units
+            .flat_map(|unit| reducer.buckets_of_unit(unit))
+            .collect();
         for &index in &buckets {
-            self.start_bucket(index)?;
+            reducer.start(index, None, &mut self.timer)?;
         }
-        let mut parts = Vec::with_capacity(buckets.len());
-        for &index in &buckets {
-            let group = self.same_layers()?.clone();
-            let bucket = &mut self.buckets[index];
-            let elements = bucket.plan.elements.clone();
-            let sum = match bucket.wait(&*group) {
-                Some(sum) => sum.map_err(|source| self.bucket_error(index, source))?,
-                None => {
-                    let problem = "no reduction was started".to_owned();
-                    return Err(ParallelError::OutOfOrder { problem });
-                }
-            };
-            parts.push(GradientPart {
+        let parts = buckets.into_iter().map(|index| {
+            let elements = reducer.buckets()[index].plan.elements.clone();
+            Ok(GradientPart {
                 elements,
-                sum,
+                sum: reducer.wait_for(index)?,
                 is_owned: true,
-            });
-        }
+            })
+        });
+        let parts: Vec<GradientPart> = parts.collect::<Result<_, ParallelError>>()?;
         let updated = match update.filter(|_| counts.samples > 0) {
             Some(update) => self.update_parts(&parts, update, counts),
             None => Ok(()),
         };
-        for (index, part) in buckets.into_iter().zip(parts) {
-            self.buckets[index].recycle(part.sum);
-        }
+        self.recycle(ReducedGradient::of(parts));
         updated
     }
 
@@ -151,11 +146,12 @@ impl SynchronousStrategy {
         update: ReplicaUpdate,
         counts: BatchCounts,
     ) -> Result<(), ParallelError> {
-        let sums = self.whole_sums(parts, &[])?;
+        let slices = &self.slices;
+        let sums = slices.whole_sums(parts, None)?;
         let number = update.number + 1;
-        let factors = self.factors(number, &sums, counts, update.learning_rate)?;
-        let trust = self.whole_trust(parts, &factors.update)?;
-        self.update(parts, &factors.update, &trust);
+        let factors = slices.factors(number, &sums, counts, update.learning_rate)?;
+        let trust = slices.whole_trust(parts, &factors.update)?;
+        self.slices_mut().update(parts, &factors.update, &trust);
         self.load_layers();
         Ok(())
     }
@@ -168,7 +164,7 @@ impl SynchronousStrategy {
         border: Border,
         values: Option<Activation>,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        self.forms.send(group, to, border, values)
+        self.connected.program.forms.send(group, to, border, values)
     }
 
     /// Starts to receive such values.
@@ -178,8 +174,8 @@ impl SynchronousStrategy {
         from: GroupRank,
         border: Border,
     ) -> Result<Box<dyn Work>, CollectiveError> {
-        let message = Buffer::host(DType::F32, self.forms.message_len(border));
-        group.receive(from, self.forms.tag(border), message)
+        let message = Buffer::host(DType::F32, self.connected.program.forms.message_len(border));
+        group.receive(from, self.connected.program.forms.tag(border), message)
     }
 
     /// Returns the values of a received message.
@@ -188,6 +184,6 @@ impl SynchronousStrategy {
         border: Border,
         message: &Buffer,
     ) -> Result<Option<Activation>, CollectiveError> {
-        self.forms.read_received(border, message)
+        self.connected.program.forms.read_received(border, message)
     }
 }

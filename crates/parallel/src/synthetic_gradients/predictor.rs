@@ -9,12 +9,12 @@ use ronde_core::seed::SeedTree;
 use ronde_core::step_layout::StepLayout;
 use ronde_core::{Group, Shard, Step};
 use ronde_engine::{
-    Activation, Chain, Device, EngineError, GraphBuilder, Initial, OptimizerConfig, SquaredError,
+    Activation, Chain, EngineError, GraphBuilder, Initial, OptimizerConfig, SquaredError,
 };
 
 use super::{BorderTally, PredictorTargets, SyntheticGradientsConfig};
 use crate::error::ParallelError;
-use crate::strategy::{MicroBatch, Strategy};
+use crate::step_method::{MicroBatch, StepMethod};
 use crate::synchronous::replica::ReplicaUpdate;
 use crate::synchronous::{SynchronousConfig, SynchronousStrategy};
 
@@ -252,12 +252,12 @@ impl GradientPredictor {
 
     /// Returns the number of elements of each vector of the state.
     pub(super) fn len(&self) -> usize {
-        self.model.state().len()
+        self.model.weights().len()
     }
 
     /// Returns the weights, then each state of the optimizer.
     pub(super) fn vectors(&self) -> impl Iterator<Item = &[f32]> {
-        let weights = std::iter::once(self.model.state().values());
+        let weights = std::iter::once(self.model.weights().values());
         weights.chain(self.model.optimizer_states().iter().map(Vec::as_slice))
     }
 
@@ -267,8 +267,9 @@ impl GradientPredictor {
         self.model.restore(weights, Some(&states));
     }
 
-    pub(super) fn set_device(&mut self, device: &Arc<dyn Device>) {
-        self.model.set_device(device);
+    /// Returns the network.
+    pub(super) fn model(&mut self) -> &mut SynchronousStrategy {
+        &mut self.model
     }
 
     /// Drops the step in flight.

@@ -6,20 +6,27 @@ use ronde_protocol::transaction::ShardReport;
 use ronde_schedule::Border;
 
 use super::{
-    BorderTally, Divergence, NeighbourInbox, PendingBatch, RunningStages, StageBorder, StageRounds,
+    BorderTally, Divergence, NeighbourInbox, PendingBatch, RunningStages, StageBorder,
     SyntheticGradients, exchange_failed, no_round,
 };
 use crate::error::ParallelError;
 use crate::parameter_servers::messages::gather_words;
-use crate::strategy::{LocalStep, MicroBatch, Strategy};
+use crate::step_method::{LocalStep, MicroBatch};
 use crate::synchronous::replica::ReplicaUpdate;
 
 /// The most messages that are being sent.
 const SENDS_MAX: usize = 64;
 
-impl StageRounds for SyntheticGradients {
-    fn begin_round(&mut self, steps: u64) -> Result<(), ParallelError> {
+/// The computation of a round. Order: `begin_round`; the batches of the round, in order; `end_round`;
+/// [`StepMethod::reduce`](crate::StepMethod::reduce).
+impl SyntheticGradients {
+    /// Starts a round of `steps` batches, or starts it again.
+    ///
+    /// # Errors
+    /// The ranks cannot exchange messages.
+    pub fn begin_round(&mut self, steps: u64) -> Result<(), ParallelError> {
         self.restore_start();
+        self.restore_predictors();
         self.losses = Default::default();
         let (rank, own) = (self.group.rank(), self.stages_of(self.group.rank()));
         let (last, shards) = (self.inner.stages() - 1, self.inner.shards());
@@ -27,7 +34,7 @@ impl StageRounds for SyntheticGradients {
             |rank: u32, from, to| NeighbourInbox::new(GroupRank(rank), (from, to), shards, steps);
         let report = ShardReport::empty(Shard(0));
         let mut running = RunningStages {
-            weights: self.inner.state().values().to_vec(),
+            weights: self.inner.weights().values().to_vec(),
             states: self.inner.optimizer_states().to_vec(),
             borders: own.clone().map(|_| StageBorder::default()).collect(),
             inputs: (own.start > 0).then(|| inbox(rank.0 - 1, own.start - 1, own.start)),
@@ -47,7 +54,11 @@ impl StageRounds for SyntheticGradients {
         Ok(())
     }
 
-    fn train_stages(
+    /// Trains the stages of this rank on a batch, whose micro-batches are those of all ranks.
+    ///
+    /// # Errors
+    /// The engine failed, or a rank was lost. [`SyntheticGradients::end_round`] reports a gradient that is not finite on all ranks.
+    pub fn train_stages(
         &mut self,
         step: &LocalStep,
         micro_batches: Vec<MicroBatch>,
@@ -61,7 +72,12 @@ impl StageRounds for SyntheticGradients {
         self.in_round(|this, running| this.train_batch(running, step, micro_batches))
     }
 
-    fn end_round(&mut self) -> Result<Option<ShardReport>, ParallelError> {
+    /// Waits for the last gradients of the round, and trains the predictors with them. Returns the sum over the batches on the rank
+    /// with the last stage. All ranks call it together.
+    ///
+    /// # Errors
+    /// A rank was lost, or a gradient was not finite, which all ranks report.
+    pub fn end_round(&mut self) -> Result<Option<ShardReport>, ParallelError> {
         let report = self.in_round(|this, running| {
             for stage in running.own.clone() {
                 while this.train_predictor(running, stage)? {}
@@ -79,11 +95,13 @@ impl StageRounds for SyntheticGradients {
         Ok(report)
     }
 
-    fn take_exchange_s(&mut self) -> f64 {
+    /// Returns the seconds in which this rank waited for other ranks since the last call.
+    pub fn take_exchange_s(&mut self) -> f64 {
         std::mem::take(&mut self.exchange_s)
     }
 
-    fn tallies(&self) -> &[BorderTally] {
+    /// Returns the predictions of the last round of each predictor, in the order of the stages.
+    pub fn tallies(&self) -> &[BorderTally] {
         &self.tallies
     }
 }
@@ -166,11 +184,11 @@ impl SyntheticGradients {
             }
         }
         let middle = (self.clock)();
-        self.times.forward_s += middle - begun;
+        self.inner.add_times(middle - begun, 0.0);
         let gradient = self
             .inner
             .backward_stage(stage, (shard, samples), gradient)?;
-        self.times.backward_s += (self.clock)() - middle;
+        self.inner.add_times(0.0, (self.clock)() - middle);
         match stage.checked_sub(1) {
             None => {}
             Some(before) if stage == running.own.start => {
@@ -205,10 +223,10 @@ impl SyntheticGradients {
         };
         let update = running.diverged.is_none().then_some(update);
         let updated = self.inner.update_stage(stage, update, counts);
-        self.times.backward_s += (self.clock)() - begun;
+        self.inner.add_times(0.0, (self.clock)() - begun);
         match updated {
             Err(ParallelError::NotFinite { tensor }) => {
-                let mut tensors = self.inner.state().tensors().iter();
+                let mut tensors = self.inner.weights().tensors().iter();
                 let index = tensors.position(|other| other.entry.name == tensor);
                 running.diverged = Some(Divergence {
                     batch: running.batches,
@@ -251,7 +269,7 @@ impl SyntheticGradients {
                 running.diverged = Some(Divergence {
                     batch: running.batches,
                     stage: stage as u64,
-                    tensor: (self.inner.state().tensors().len() + stage) as u64,
+                    tensor: (self.inner.weights().tensors().len() + stage) as u64,
                 });
                 Ok(true)
             }
@@ -357,7 +375,7 @@ impl SyntheticGradients {
 
     /// Returns the name of a tensor, or of a predictor behind the tensors.
     fn tensor_name(&self, index: usize) -> String {
-        let tensors = self.inner.state().tensors();
+        let tensors = self.inner.weights().tensors();
         match (tensors.get(index), index.checked_sub(tensors.len())) {
             (Some(tensor), _) => tensor.entry.name.clone(),
             (None, Some(stage)) if stage + 1 < self.inner.stages() => {

@@ -1,4 +1,5 @@
-//! The state between rounds: it is put back when a round is left, and joined from all ranks when one is complete.
+//! The state between rounds: it is put back when a round is left, and joined from all ranks when one is complete. Predictors get
+//! theirs at the start of a round.
 
 use std::ops::Range;
 
@@ -6,7 +7,6 @@ use ronde_core::{Buffer, DType, GroupRank, Operation};
 
 use super::{SyntheticGradients, exchange_failed, no_round};
 use crate::error::ParallelError;
-use crate::strategy::Strategy;
 
 impl SyntheticGradients {
     /// Returns the state of the predictors as they are: the weights of all of them, then each state of their optimizer.
@@ -43,14 +43,19 @@ impl SyntheticGradients {
         if let Some(running) = self.running.take() {
             let states: Vec<&[f32]> = running.states.iter().map(Vec::as_slice).collect();
             self.inner.restore(&running.weights, Some(&states));
-            self.restore_predictors();
         }
+    }
+
+    /// Leaves the round under way, if there is one: the inner strategy has the state of the run again.
+    pub(super) fn leave_round(&mut self) {
+        self.is_computed = false;
+        self.restore_start();
     }
 
     /// Returns the elements of the joined state that the stages of a rank change.
     fn changed_by(&self, rank: GroupRank) -> Vec<Range<usize>> {
         let own = self.stages_of(rank);
-        let len = self.inner.state().len();
+        let len = self.inner.weights().len();
         let vectors = 1 + self.inner.optimizer_states().len();
         let mut changed = Vec::new();
         for plan in self.inner.bucket_plans() {
@@ -85,7 +90,7 @@ impl SyntheticGradients {
     pub(super) fn join_state(&mut self) -> Result<Buffer, ParallelError> {
         let predictors = self.predictor_vectors();
         let mut all = Vec::new();
-        all.extend_from_slice(self.inner.state().values());
+        all.extend_from_slice(self.inner.weights().values());
         let vectors = self.inner.optimizer_states().iter().chain(&predictors);
         vectors.for_each(|values| all.extend_from_slice(values));
         let ranks = self.group.size() as u32;
@@ -130,7 +135,6 @@ impl SyntheticGradients {
             to.copy_from_slice(from);
             predictors = after;
         }
-        self.restore_predictors();
         Ok(norm)
     }
 }

@@ -8,8 +8,7 @@ use ronde_engine::Precision;
 use ronde_parallel::{HeldVector, LossScaling, ModelState, VectorKind};
 use ronde_protocol::holdings::HeldRanges;
 
-use crate::config::CompressionSection;
-use crate::config::RunConfig;
+use crate::config::{CompressionSection, RunConfig, SyncSection};
 use crate::model_copies::ModelCopies;
 
 /// The name of the vector of weights and buffers.
@@ -36,9 +35,12 @@ pub(crate) fn other_names(config: &RunConfig) -> Vec<&'static str> {
         CompressionSection::PowerSgd { .. } => &[FACTORS, RESIDUALS],
         _ => &[RESIDUALS],
     };
-    let predictors: &[&str] = match config.sync.stages() {
-        Some(_) => &PREDICTORS,
-        None => &[],
+    let predictors: &[&str] = match config.sync {
+        SyncSection::SyntheticGradients { .. } => &PREDICTORS,
+        SyncSection::EveryStep
+        | SyncSection::LocalSgd { .. }
+        | SyncSection::ParameterServer { .. }
+        | SyncSection::Gossip { .. } => &[],
     };
     let kept = kept.then_some(REPLICAS).into_iter();
     kept.chain(compression.iter().copied())
@@ -65,7 +67,7 @@ fn names_of_values(optimizer_states: &[&str]) -> impl Iterator<Item = String> {
     std::iter::once(WEIGHTS.to_owned()).chain(optimizer)
 }
 
-/// The vectors of a run's state, in the order of [`ronde_parallel::Strategy::vectors`].
+/// The vectors of a run's state, in the order of [`ronde_parallel::StateView::vectors`].
 #[derive(Debug, Clone)]
 pub(crate) struct ReplicaLayout {
     pub(crate) vectors: Arc<Vec<StateVector>>,

@@ -23,7 +23,7 @@ const WIDTH_MAX: usize = 16_777_216;
 pub fn run(config: &RunConfig) -> Vec<ConfigProblem> {
     let mut problems = Vec::new();
     config.run.check(&mut problems);
-    let is_local = config.sync.replicas().is_some() || config.compression.is_on();
+    let is_local = config.sync.facts().replicas.is_some() || config.compression.is_on();
     config
         .workers
         .check(&config.parallel, is_local, &mut problems);

@@ -50,8 +50,9 @@ pub use sections::{
     BalanceMode, CheckSection, CheckpointSection, CommSection, CompressionSection,
     EarlyStoppingSection, ElasticSection, EventsSection, InnerStateName, JobSection, LoaderSection,
     MetricName, ModelSection, OrderName, OuterFormatName, ParallelSection, PlateauSection,
-    RecomputedLayers, RunSection, ScheduleName, ShardsTogether, StartSection, SyncSection,
-    TensorboardTarget, TrackSection, TrainLength, TrainSection, WorkersSection,
+    RecomputedLayers, RoundSamples, RunSection, ScheduleName, ShardsTogether, StartSection,
+    SyncFacts, SyncMethod, SyncSection, TensorboardTarget, TrackSection, TrainLength, TrainSection,
+    WorkersSection,
 };
 
 /// The commented run file of the embedded example.

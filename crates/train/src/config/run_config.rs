@@ -107,10 +107,14 @@ impl RunConfig {
     #[must_use]
     pub fn parts_limit(&self) -> (u32, &'static str, &'static str) {
         match self.compression.senders() {
-            Some(senders) if self.sync.replicas().is_none() => {
+            Some(senders) if self.sync.facts().replicas.is_none() => {
                 (senders, "senders", "compression.senders")
             }
-            _ => self.sync.workers_max(self.workers.logical_shards),
+            _ => self.sync.facts().workers_max.unwrap_or((
+                self.workers.logical_shards,
+                "logical shards",
+                "workers.logical_shards",
+            )),
         }
     }
 
@@ -118,7 +122,7 @@ impl RunConfig {
     #[must_use]
     pub fn shards_together(&self) -> u32 {
         let (senders, shards) = (self.compression.senders(), self.workers.logical_shards);
-        match senders.filter(|_| self.sync.replicas().is_none()) {
+        match senders.filter(|_| self.sync.facts().replicas.is_none()) {
             Some(senders) => (shards / senders.max(1)).max(1),
             None => 1,
         }

@@ -13,10 +13,10 @@ use ronde_core::{Event, Rank, Step};
 use ronde_parallel::VectorKind;
 use ronde_protocol::transaction::MemberState;
 
+use super::Training;
 use super::state_copies::StateCopies;
-use super::{Training, slices};
 use crate::error::TrainError;
-use crate::model_copies::{ModelCopies, held_weights};
+use crate::model_copies::ModelCopies;
 use crate::progress::RunProgress;
 
 /// What the seed or the initial file do not determine of the state before the first step. All vectors that are not here are zeros,
@@ -32,7 +32,8 @@ impl Training {
     /// Keeps what [`Training::begin_again`] needs, before the first step or any checkpoint. Memory: the vectors that every rank
     /// holds completely, besides the weights.
     pub(super) fn keep_beginning(&mut self) {
-        let vectors = self.strategy.vectors().into_iter().enumerate().skip(1);
+        let vectors = self.policy.state().vectors();
+        let vectors = vectors.into_iter().enumerate().skip(1);
         let whole = vectors.filter(|(_, vector)| vector.kind == VectorKind::Whole);
         let whole = whole.map(|(number, vector)| (number, vector.values.to_vec()));
         self.beginning = Some(Beginning {
@@ -55,12 +56,8 @@ impl Training {
         let even = self.even_mesh()?;
         self.regroup(even)?;
         self.slices.give_up();
-        let mine = slices::layout(&*self.strategy).swap_remove(self.member.group.rank().index());
-        self.hold(mine.clone());
-        self.strategy.reset().map_err(|source| TrainError::Step {
-            step: Step(0),
-            source: Box::new(source),
-        })?;
+        let mine = self.own_slices();
+        self.reset_state(&mine)?;
         self.load_beginning()?;
         self.slices.loaded(mine);
         if let Some(initial) = &mut self.initial {
@@ -83,7 +80,8 @@ impl Training {
         let Some(beginning) = &self.beginning else {
             return Ok(());
         };
-        let mut vectors = self.strategy.vectors_mut();
+        let mut edit = self.policy.edit();
+        let mut vectors = edit.vectors_mut();
         for vector in vectors.iter_mut().skip(1) {
             vector.values.fill(0.0);
         }
@@ -91,12 +89,12 @@ impl Training {
             vectors[*number].values.copy_from_slice(values);
         }
         drop(vectors);
-        self.strategy.reload();
-        self.copies = ModelCopies::new(&self.plan.config.train, held_weights(&*self.strategy));
+        edit.reload();
+        self.copies = ModelCopies::new(&self.plan.config.train, self.policy.state().held_weights());
         self.progress = RunProgress::decode(&beginning.progress, &mut self.callbacks)?;
         self.state_copies = StateCopies::default();
         (self.gathered, self.last) = (None, None);
-        let digest = self.strategy.digest(None);
+        let digest = self.policy.state().digest(None);
         if !self.session.resume(&beginning.session, digest) {
             return Err(TrainError::Impossible {
                 problem: "the state before the first step is inconsistent".to_owned(),

@@ -102,14 +102,16 @@ impl Training {
         if self.plan.config.comm.bucket_bytes_max.is_some() || is_sliced {
             return;
         }
-        self.strategy.set_bucket_bytes(BucketTuning::first());
-        let buckets = |size| self.strategy.buckets_of(size);
-        self.tuning = BucketTuning::new(self.member.group.size(), buckets);
+        if let Some(strategy) = self.policy.every_step() {
+            strategy.set_bucket_bytes(BucketTuning::first());
+            let buckets = |size| strategy.buckets_of(size);
+            self.tuning = BucketTuning::new(self.member.group.size(), buckets);
+        }
     }
 
     /// Continues the tuning after a step whose computation and communication took `seconds`.
     pub(super) fn step_took(&mut self, seconds: f64) -> Result<(), TrainError> {
-        let Some(tuning) = &mut self.tuning else {
+        let (Some(tuning), Some(strategy)) = (&mut self.tuning, self.policy.every_step()) else {
             return Ok(());
         };
         let size = match tuning.step_took(seconds) {
@@ -123,13 +125,13 @@ impl Training {
                     self.member.tracker.record(Event::BucketSizeChosen {
                         step: self.session.next_step(),
                         bucket_bytes_max: size as u64,
-                        buckets: self.strategy.buckets_of(size) as u64,
+                        buckets: strategy.buckets_of(size) as u64,
                     });
                 }
                 size
             }
         };
-        self.strategy.set_bucket_bytes(size);
+        strategy.set_bucket_bytes(size);
         Ok(())
     }
 }

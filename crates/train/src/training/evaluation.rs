@@ -6,7 +6,6 @@ use ronde_core::{Event, Rank, Step};
 use super::Training;
 use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
-use crate::model_copies::held_weights;
 use crate::progress::BestModel;
 
 impl Training {
@@ -42,16 +41,16 @@ impl Training {
 
     /// Evaluates the model after `step`, its average if there is one, and takes the result into account.
     pub(super) fn evaluate(&mut self, step: Step) -> Result<Option<Evaluation>, TrainError> {
-        let Some(test) = self.split.test.clone() else {
+        let Some(test) = self.data.split.test.clone() else {
             return Ok(None);
         };
-        let settings = self.loader_settings(&*test);
+        let settings = self.data.settings(&*test);
         let spans = self.recorder.background.clone();
         let span = self.recorder.spans.begin();
         let evaluation = self.evaluate_average(step, |this| {
             evaluate(
                 &*this.member.group,
-                &mut *this.strategy,
+                this.policy.method().model(),
                 &test,
                 &this.plan.objective,
                 (settings, spans),
@@ -153,16 +152,21 @@ impl Training {
         let Some(average) = self.copies.average_mut() else {
             return evaluate(self);
         };
-        self.strategy.swap_weights(average);
+        let mut model = self.policy.method().model();
+        model.swap_weights(average);
         self.gathered = None;
-        let evaluation = self.gather_weights(step).and_then(|()| evaluate(self));
+        let gathered = model.gather(0, Some(step));
+        let gathered = gathered.map_err(|source| TrainError::of_step(step, source));
+        let evaluation = gathered.and_then(|()| evaluate(self));
         // Also after a lost peer: the state is then still that of the last step.
+        let mut model = self.policy.method().model();
         if let Some(average) = self.copies.average_mut() {
-            self.strategy.swap_weights(average);
+            model.swap_weights(average);
         }
-        self.strategy.reload();
+        model.reload();
         let evaluation = evaluation?;
-        self.gather_weights(step)?;
+        let gathered = model.gather(0, Some(step));
+        gathered.map_err(|source| TrainError::of_step(step, source))?;
         self.gathered = Some(step);
         Ok(evaluation)
     }
@@ -176,7 +180,7 @@ impl Training {
     /// Copies the model before step `next` as the best one, if its evaluation was the best.
     pub(super) fn keep_best(&mut self, next: Step) {
         if self.progress.best_step().map(Step::next) == Some(next) {
-            self.copies.keep_best(held_weights(&*self.strategy));
+            self.copies.keep_best(self.policy.state().held_weights());
         }
     }
 
@@ -193,7 +197,7 @@ impl Training {
         };
         match chosen {
             Some(chosen) => {
-                self.strategy.swap_weights(chosen);
+                self.policy.method().model().swap_weights(chosen);
                 true
             }
             None => false,

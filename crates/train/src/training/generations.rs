@@ -15,12 +15,13 @@ use ronde_protocol::{MembershipError, Rejoin, RejoinAnswer, RejoinAsk};
 
 use super::entry_facts::EntryFacts;
 use super::restoration::CopyRestoration;
-use super::step::StepTiming;
-use super::{Training, slices, vectors_mut};
+use super::{Training, vectors_mut};
+use crate::config::RoundSamples;
 use crate::error::TrainError;
 use crate::event_history::share_bytes;
 use crate::progress::RunProgress;
 use crate::state_transfer::{self, StateTransfer};
+use crate::step_timing::StepTiming;
 
 impl Training {
     /// Leaves the generation that has ended and joins a later one.
@@ -53,7 +54,7 @@ impl Training {
         }
         let (rank, elements) = (
             self.member.group.rank().index(),
-            slices::len(&*self.strategy),
+            self.policy.state().elements(),
         );
         let entry = EntryFacts {
             before: Some(before),
@@ -206,7 +207,7 @@ impl Training {
     /// wait: when no member copies it, at the end of the run, when the state is divided among the members, and when a round begins in
     /// which any member may serve or average with any other.
     fn spared_shards(&self, catch_up: &CatchUpPlan, even: &StepLayout) -> Option<StepLayout> {
-        let waits_for_all = self.plan.config.sync.has_one_report();
+        let waits_for_all = self.plan.samples != RoundSamples::OfShards;
         if self.is_complete() || self.is_divided() || waits_for_all {
             return None;
         }
@@ -256,13 +257,15 @@ impl Training {
         if !self.transfer.receives() {
             return Ok(());
         }
-        let mut vectors = vectors_mut(&mut *self.strategy, &mut self.copies);
+        let mut edit = self.policy.edit();
+        let mut vectors = vectors_mut(&mut edit, &mut self.copies);
         let received = self.transfer.receive(&mut vectors);
-        self.strategy.reload();
+        drop(vectors);
+        edit.reload();
         received.map_err(TrainError::Heal)?;
         for (committed, reduced, timing) in self.transfer.take_deferred() {
             let applied = self.apply(&committed, reduced)?;
-            self.strategy.reload();
+            self.policy.edit().reload();
             self.finish_step(&committed, applied, timing);
         }
         let last = self.session.next_step().0.saturating_sub(1);
@@ -296,12 +299,9 @@ impl Training {
         let group = self.member.group.clone();
         let part = mesh.model_part(group.rank());
         self.session.set_digest_of(part.unwrap_or(u32::MAX));
-        let regrouped = self.strategy.regroup(group, mesh.clone());
+        let regrouped = self.policy.method().enter(group, mesh.clone());
         self.mesh = mesh;
-        regrouped.map_err(|source| TrainError::Step {
-            step: self.session.next_step(),
-            source: Box::new(source),
-        })
+        regrouped.map_err(|source| TrainError::of_step(self.session.next_step(), source))
     }
 
     /// Returns the layout in which as many members as possible have shards, evenly.

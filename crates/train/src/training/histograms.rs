@@ -23,7 +23,8 @@ impl Training {
         }
         let mut counter = HistogramCounter::default();
         let mut counted: Option<usize> = None;
-        self.strategy
+        self.policy
+            .state()
             .visit_gradient(reduced, targets, &mut |index, values| {
                 if let Some(previous) = counted.replace(index).filter(|&old| old != index) {
                     self.record_histogram(step, previous, TensorValues::Gradients, &mut counter);
@@ -45,7 +46,8 @@ impl Training {
             return;
         }
         let mut counter = HistogramCounter::default();
-        let state = self.strategy.state();
+        let state = self.policy.state();
+        let state = state.model();
         let is_own = |layer: usize| {
             let mut stages = self.mesh.stages().iter();
             stages.any(|stage| stage.column == place.column && stage.layers.contains(&layer))
@@ -66,7 +68,7 @@ impl Training {
         values: TensorValues,
         counter: &mut HistogramCounter,
     ) {
-        let tensor = &self.strategy.state().tensors()[index];
+        let tensor = &self.policy.state().model().tensors()[index];
         self.member.tracker.record(Event::TensorHistogram {
             step,
             tensor: tensor.entry.name.clone(),

@@ -6,11 +6,11 @@ use ronde_core::layout::StateLayout;
 use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step};
 use ronde_saved_model::InitialWeights;
 
-use super::{Training, slices};
+use super::Training;
 use crate::checkpoints;
 use crate::error::TrainError;
 use crate::initial_weights::InitialWeightFile;
-use crate::model_copies::{ModelCopies, held_weights};
+use crate::model_copies::ModelCopies;
 
 /// The number of hexadecimal digits of the hash of a file.
 const HASH_DIGITS: usize = 64;
@@ -98,8 +98,8 @@ impl Training {
         if needs_weights {
             let even = self.even_mesh()?;
             self.regroup(even)?;
-            let mine = slices::layout(&*self.strategy).swap_remove(group.rank().index());
-            self.hold(mine);
+            let mine = self.own_slices();
+            self.hold(&mine).reload();
             if reports[source] != HAS_WEIGHTS {
                 read = self.read_initial_weights(source)?;
             }
@@ -125,15 +125,15 @@ impl Training {
     ) -> Result<(), TrainError> {
         let group = self.member.group.clone();
         // Tensors that the file lacks are drawn.
-        if self.has_parts() {
-            self.strategy.reset().map_err(|source| TrainError::Step {
-                step: Step(0),
-                source: Box::new(source),
-            })?;
+        let draws = self.has_parts();
+        let mut edit = self.policy.edit();
+        if draws {
+            let reset = edit.reset();
+            reset.map_err(|source| TrainError::of_step(Step(0), source))?;
         }
-        for tensor in self.strategy.state().tensors().to_vec() {
+        for tensor in edit.model().tensors().to_vec() {
             let mut values = vec![0.0; tensor.range.len()];
-            self.strategy.state().read(&tensor.range, &mut values);
+            edit.model().read(&tensor.range, &mut values);
             if let Some(read) = read {
                 let whole = 0..tensor.range.len();
                 read.write_into(std::iter::once((&tensor.entry, whole)), &mut values);
@@ -141,8 +141,9 @@ impl Training {
             group
                 .broadcast(&mut values, root)
                 .map_err(TrainError::Heal)?;
-            self.strategy.state_mut().write(&tensor.range, &values);
+            edit.write(&tensor.range, &values);
         }
+        edit.reload();
         Ok(())
     }
 
@@ -156,7 +157,7 @@ impl Training {
             return Ok(None);
         };
         let reads = group.rank().index() == reader;
-        let tensors = self.strategy.state().tensors().iter();
+        let tensors = self.policy.state().model().tensors().iter();
         let layout = StateLayout {
             tensors: tensors.map(|tensor| tensor.entry.clone()).collect(),
         };
@@ -219,9 +220,9 @@ impl Training {
 
     /// Starts from the weights that the state has.
     fn start_from_state(&mut self) {
-        self.strategy.reload();
-        self.copies = ModelCopies::new(&self.plan.config.train, held_weights(&*self.strategy));
-        self.session.set_digest(self.strategy.digest(None));
+        let state = self.policy.state();
+        self.copies = ModelCopies::new(&self.plan.config.train, state.held_weights());
+        self.session.set_digest(state.digest(None));
         if let Some(initial) = &mut self.initial {
             initial.is_loaded = true;
         }

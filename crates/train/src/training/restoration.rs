@@ -16,8 +16,8 @@ use ronde_protocol::Rejoin;
 use ronde_protocol::holdings::{HeldRanges, Move};
 use ronde_protocol::transaction::{CatchUp, CatchUpPlan, SliceExchange};
 
+use super::Training;
 use super::entry_facts::EntryFacts;
-use super::{Training, slices};
 use crate::error::TrainError;
 
 /// The approximate number of bytes that a rank receives at one step boundary.
@@ -52,21 +52,28 @@ impl Training {
         catch_up: &CatchUpPlan,
         reports: &[u64],
     ) -> Vec<HeldRanges> {
-        let wanted = slices::layout(&*self.strategy);
+        let wanted = self.policy.state().layout();
         // With a new member, others give up copies that it does not have yet: no loss has to be made good in a hurry.
         let has_joined = catch_up.each.contains(&CatchUp::CopyState);
         if self.restoration.exchanges > 0 || has_joined || !self.restores_later() {
             return wanted;
         }
-        let needed = self.strategy.needed();
+        let needed = self.policy.state().needed();
         let most = STAGE_BYTES / (4 * self.moved_vectors().max(1));
         let stages = SliceExchange::stages(catch_up, reports, (&needed, &wanted), most);
         let mut stages = VecDeque::from(stages.unwrap_or_default());
         if let Some(first) = stages.pop_front() {
-            self.strategy.limit_copies(first);
+            self.limit_copies(first);
             self.restoration.later = stages;
         }
-        slices::layout(&*self.strategy)
+        self.policy.state().layout()
+    }
+
+    /// Lets each member have second copies of these elements only, until an exchange follows.
+    fn limit_copies(&mut self, elements: Vec<HeldRanges>) {
+        let mut edit = self.policy.edit();
+        edit.limit_copies(elements);
+        edit.reload();
     }
 
     /// Returns whether members continue before they have all second copies: if every member has all weights and only the states
@@ -95,7 +102,7 @@ impl Training {
         };
         let begun = Stopwatch::start();
         self.restoration.exchanges += 1;
-        self.strategy.limit_copies(copies);
+        self.limit_copies(copies);
         let each = vec![CatchUp::UpToDate; self.member.group.size()];
         let rank = self.member.group.rank().index();
         let rejoin = Rejoin::of_slices(rank, CatchUpPlan { next, each });

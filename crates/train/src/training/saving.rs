@@ -15,7 +15,7 @@ use ronde_protocol::transaction::{
     CommittedStep, LoadAgreement, MemberState, StateSource, VoteRequests,
 };
 
-use super::{Training, slices, vectors, vectors_mut};
+use super::{Training, vectors, vectors_mut};
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, SlowWait, StateSnapshot,
 };
@@ -204,9 +204,9 @@ impl Training {
         let (rank, size) = (group.rank().index(), group.size());
         // A rank that saves alone has the layout of the generation that it has left.
         if self.plan.config.parallel.is_divided() && size > 1 {
-            return self.strategy.owned().swap_remove(rank);
+            return self.policy.state().owned().swap_remove(rank);
         }
-        let elements = self.strategy.state().len() as u64;
+        let elements = self.policy.state().model().len() as u64;
         let share = ronde_checkpoint::share(elements, rank as u32, size as u32);
         HeldRanges::new(std::iter::once(share.start as usize..share.end as usize))
     }
@@ -214,7 +214,7 @@ impl Training {
     /// Returns the bytes of this rank's share of the state.
     fn saved_bytes(&self) -> usize {
         let group = &self.member.group;
-        let vectors = vectors(&*self.strategy, &self.copies);
+        let vectors = vectors(&self.policy.state(), &self.copies);
         let owned = self.saved_elements();
         let share = (group.rank().0, group.size() as u32);
         let slices = self.layout.share(&vectors, &owned, share);
@@ -241,10 +241,10 @@ impl Training {
         let snapshot = StateSnapshot {
             epoch: self.plan.batches.batch(next).epoch,
             world_size,
-            vectors: vectors(&*self.strategy, &self.copies),
+            vectors: vectors(&self.policy.state(), &self.copies),
             owned: self.saved_elements(),
             weights: (!self.divides_weights())
-                .then(|| weight_hash::hash(self.strategy.state().values())),
+                .then(|| weight_hash::hash(self.policy.state().model().values())),
             progress: self.progress.encode(&self.callbacks),
             session: self.session.cursor(),
         };
@@ -358,8 +358,8 @@ impl Training {
         self.regroup(even)?;
         // The state that the members have is not complete, and is given up.
         self.slices.give_up();
-        let mine = slices::layout(&*self.strategy).swap_remove(self.member.group.rank().index());
-        self.hold(mine.clone());
+        let mine = self.own_slices();
+        self.hold(&mine).reload();
         // Ranks read different slices, so one may find damage in a checkpoint that the others can read.
         let mut end = u64::MAX;
         loop {
@@ -390,7 +390,8 @@ impl Training {
         let (sender, receiver) = mpsc::channel();
         let what = format!("the newest checkpoint in {address} to be loaded");
         let mut slow = SlowWait::start(what, self.member.rank, &*self.member.tracker);
-        let mut vectors = vectors_mut(&mut *self.strategy, &mut self.copies);
+        let mut edit = self.policy.edit();
+        let mut vectors = vectors_mut(&mut edit, &mut self.copies);
         let loaded = std::thread::scope(|scope| {
             if loads {
                 scope.spawn(move || {
@@ -405,7 +406,7 @@ impl Training {
             })
         });
         // The layers need their weights again, also if there is nothing to load.
-        self.strategy.reload();
+        edit.reload();
         let outcome = match loaded.map_err(TrainError::Heal)? {
             Some(Ok(Some(loaded))) => self.resume_from(loaded, address),
             Some(Ok(None)) if self.resume == Resume::Required => {

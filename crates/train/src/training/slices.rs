@@ -5,7 +5,9 @@
 use std::ops::Range;
 
 use ronde_core::{CollectivesExt, Step};
-use ronde_parallel::{DistributedVector, HeldVector, LossScaling, Strategy, VectorKind, ZeroLevel};
+use ronde_parallel::{
+    DistributedVector, HeldVector, LossScaling, StateEdit, StateView, VectorKind, ZeroLevel,
+};
 use ronde_protocol::holdings::{HeldRanges, Move};
 use ronde_protocol::transaction::{CatchUp, CatchUpPlan, MemberState};
 
@@ -14,7 +16,7 @@ use crate::checkpoints;
 use crate::checkpoints::{ReplicaLayout, RunCheckpoints};
 use crate::config::RunConfig;
 use crate::error::TrainError;
-use crate::model_copies::{ModelCopies, held_weights};
+use crate::model_copies::ModelCopies;
 use crate::plan::Plan;
 use crate::state_transfer::exchange;
 
@@ -50,9 +52,10 @@ impl Training {
                 .filter(|vector| vector.kind == VectorKind::Flat);
             (4 * held * flat.count()) as f64 / f64::from(1 << 20)
         };
-        let layout = self.strategy.layout();
+        let state = self.policy.state();
+        let layout = state.layout();
         let most = layout.iter().map(HeldRanges::len).max().unwrap_or(0);
-        let (most, all) = (bytes(most), bytes(self.strategy.state().len()));
+        let (most, all) = (bytes(most), bytes(state.model().len()));
         let is_copied = are_held_twice(&layout);
         let loss = match is_copied {
             true => {
@@ -79,7 +82,7 @@ impl Training {
     fn distribution(&self, workers: usize) -> String {
         let config = &self.plan.config;
         let most = |vector: &DistributedVector| vector.layout().iter().map(HeldRanges::len).max();
-        let distributed = self.strategy.distributed().into_iter();
+        let distributed = self.policy.state().distributed().into_iter();
         let most: usize = distributed.filter_map(most).sum();
         let mib = (4 * most) as f64 / f64::from(1 << 20);
         let keeps = config.sync.kept_vectors(&config.optimizer) > 0;
@@ -177,8 +180,8 @@ impl Training {
 
     /// Holds only these elements, because all members have received theirs.
     pub(super) fn keep_slices(&mut self, elements: HeldRanges) {
-        self.hold(elements);
-        let digest = self.strategy.digest(self.gathered);
+        self.hold(&elements).reload();
+        let digest = self.policy.state().digest(self.gathered);
         self.session.set_digest(digest);
     }
 
@@ -192,37 +195,43 @@ impl Training {
     fn gathered_by_all(&self, last: Step) -> Result<usize, TrainError> {
         // A member that computes with other layers from now on, or keeps no weights, gathers those that it needs.
         let mine = match self.keeps_all_weights() && self.gathered == Some(last) {
-            true => self.strategy.gathered(),
+            true => self.policy.state().gathered(),
             false => 0,
         };
         let all = self.gather_words(&[mine as u64])?;
         Ok(all.into_iter().min().unwrap_or_default() as usize)
     }
 
-    /// Holds other elements of the state and of the distributed vectors from now on.
-    pub(super) fn hold(&mut self, elements: HeldRanges) {
-        let state = self.strategy.state().len();
-        let places = places(&*self.strategy);
-        let distributed = self.strategy.distributed_mut().into_iter();
-        for (vector, place) in distributed.zip(places) {
-            vector.hold(shifted_back(&elements, place));
-        }
-        let elements = shifted_back(&elements, 0..state);
-        self.copies.hold(self.strategy.held(), &elements);
-        self.strategy.hold(elements);
+    /// Returns the elements of the state that this member holds in training.
+    pub(super) fn own_slices(&self) -> HeldRanges {
+        let rank = self.member.group.rank().index();
+        self.policy.state().layout().swap_remove(rank)
+    }
+
+    /// Holds other elements of the state from now on.
+    pub(super) fn hold(&mut self, elements: &HeldRanges) -> StateEdit<'_> {
+        let mut edit = self.policy.edit();
+        let before = edit.held_of_model().clone();
+        edit.hold(elements);
+        self.copies.hold(&before, edit.held_of_model());
+        edit
+    }
+
+    /// Holds elements, and sets the weights among them to the initial ones.
+    pub(super) fn reset_state(&mut self, elements: &HeldRanges) -> Result<(), TrainError> {
+        let mut edit = self.hold(elements);
+        let reset = edit.reset();
+        reset.map_err(|source| TrainError::of_step(Step(0), source))?;
+        edit.reload();
+        Ok(())
     }
 
     /// Sets the weights that this rank stores to the initial ones, in a run that begins.
     fn reset_weights(&mut self) -> Result<(), TrainError> {
-        let me = self.member.group.rank().index();
-        let mine = layout(&*self.strategy).swap_remove(me);
-        self.hold(mine);
-        self.strategy.reset().map_err(|source| TrainError::Step {
-            step: Step(0),
-            source: Box::new(source),
-        })?;
+        let mine = self.own_slices();
+        self.reset_state(&mine)?;
         let section = &self.plan.config.train;
-        self.copies = ModelCopies::new(section, held_weights(&*self.strategy));
+        self.copies = ModelCopies::new(section, self.policy.state().held_weights());
         Ok(())
     }
 
@@ -243,7 +252,7 @@ impl Training {
         gathered: usize,
     ) -> Result<(), TrainError> {
         let group = self.member.group.clone();
-        self.hold(self.slices.stored());
+        let stored = self.slices.stored();
         let mut vectors = self.vector_moves(catch_up, moves);
         if let Some(weights) = vectors.first_mut() {
             for sent in weights.iter_mut() {
@@ -251,9 +260,12 @@ impl Training {
             }
             weights.retain(|sent| !sent.elements.is_empty());
         }
-        let mut mine = vectors_mut(&mut *self.strategy, &mut self.copies);
+        self.hold(&stored).reload();
+        let mut edit = self.policy.edit();
+        let mut mine = vectors_mut(&mut edit, &mut self.copies);
         let moved = exchange(&vectors, &*group, &mut mine);
-        self.strategy.reload();
+        drop(mine);
+        edit.reload();
         moved.map_err(TrainError::Heal)
     }
 
@@ -262,13 +274,14 @@ impl Training {
     fn vector_moves(&self, catch_up: &CatchUpPlan, slices: &[Move]) -> Vec<Vec<Move>> {
         let source = catch_up.source();
         let vectors = self.vectors();
-        let of_state = moves_within(slices, 0..self.strategy.state().len());
-        let mut places = places(&*self.strategy).into_iter();
+        let state = self.policy.state();
+        let of_state = moves_within(slices, 0..state.model().len());
+        let mut ranges = state.distributed_ranges().into_iter();
         let of_vector = vectors.iter().map(|vector| {
             match vector.kind {
                 VectorKind::Flat => return of_state.clone(),
                 VectorKind::Distributed => {
-                    return moves_within(slices, places.next().unwrap_or(0..0));
+                    return moves_within(slices, ranges.next().unwrap_or(0..0));
                 }
                 VectorKind::Whole => {}
             }
@@ -291,82 +304,31 @@ pub(super) fn has_parts(plan: &Plan) -> bool {
     section.divides_model() || section.zero_level() == ZeroLevel::Weights
 }
 
-/// Returns the number of elements that members may divide: those of the flat state, then those of the distributed vectors.
-pub(super) fn len(strategy: &dyn Strategy) -> usize {
-    let last = places(strategy).last().map(|place| place.end);
-    last.unwrap_or_else(|| strategy.state().len())
-}
-
-/// Returns where the elements of each distributed vector are among those that members may divide.
-pub(super) fn places(strategy: &dyn Strategy) -> Vec<Range<usize>> {
-    let mut start = strategy.state().len();
-    let place = |vector: &DistributedVector| {
-        let place = start..start + vector.len();
-        start = place.end;
-        place
-    };
-    strategy.distributed().into_iter().map(place).collect()
-}
-
-/// Returns the elements that this rank holds.
-pub(super) fn held(strategy: &dyn Strategy) -> HeldRanges {
-    joined(strategy, strategy.held(), |vector| vector.held())
-}
-
-/// Returns the elements that each rank holds in training.
-pub(super) fn layout(strategy: &dyn Strategy) -> Vec<HeldRanges> {
-    let each = strategy.layout().into_iter().enumerate();
-    let of_rank = |(rank, held): (usize, HeldRanges)| {
-        joined(strategy, &held, |vector| &vector.layout()[rank])
-    };
-    each.map(of_rank).collect()
-}
-
 /// Returns the vectors of a run's state in a checkpoint.
 pub(super) fn checkpoint_layout(
     plan: &Plan,
-    strategy: &dyn Strategy,
+    state: &StateView<'_>,
     scaling: Option<LossScaling>,
 ) -> ReplicaLayout {
     let config = &plan.config;
-    let others = other_vectors(strategy, config);
+    let others = other_vectors(state, config);
     let copies = ModelCopies::names(&config.train);
     let states = config.state_names();
-    ReplicaLayout::of(strategy.state(), &states, scaling, &others, &copies)
+    ReplicaLayout::of(state.model(), &states, scaling, &others, &copies)
 }
 
 /// Returns the names and lengths of the vectors that only some settings have.
-fn other_vectors(strategy: &dyn Strategy, config: &RunConfig) -> Vec<(&'static str, u64)> {
+fn other_vectors(state: &StateView<'_>, config: &RunConfig) -> Vec<(&'static str, u64)> {
     let names = checkpoints::other_names(config);
-    let vectors = strategy.vectors();
+    let vectors = state.vectors();
     let others = &vectors[vectors.len() - names.len()..];
-    let mut distributed = strategy.distributed().into_iter();
+    let mut distributed = state.distributed().into_iter();
     let len = |vector: &HeldVector<'_>| match vector.kind {
         VectorKind::Distributed => distributed.next().map_or(0, DistributedVector::len),
         VectorKind::Flat | VectorKind::Whole => vector.values.len(),
     };
     let lens = others.iter().map(len).map(|len| len as u64);
     names.into_iter().zip(lens).collect()
-}
-
-/// Joins ranges of the state with those of each distributed vector, which follow it.
-fn joined<'a>(
-    strategy: &'a dyn Strategy,
-    state: &HeldRanges,
-    of: impl Fn(&'a DistributedVector) -> &'a HeldRanges,
-) -> HeldRanges {
-    let distributed = strategy.distributed().into_iter().zip(places(strategy));
-    let shifted = distributed.flat_map(|(vector, place)| {
-        let ranges = of(vector).ranges().iter();
-        ranges.map(move |range| range.start + place.start..range.end + place.start)
-    });
-    HeldRanges::new(state.ranges().iter().cloned().chain(shifted))
-}
-
-/// Returns the ranges within a part of the elements, relative to its start.
-fn shifted_back(held: &HeldRanges, part: Range<usize>) -> HeldRanges {
-    let within = held.within(&part);
-    HeldRanges::new(within.map(|range| range.start - part.start..range.end - part.start))
 }
 
 /// Returns the moves within a part of the elements, relative to its start.

@@ -16,7 +16,7 @@ use ronde_parallel::VectorKind;
 use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::{MemberState, StateSource};
 
-use super::{Training, slices, vectors, vectors_mut};
+use super::{Training, vectors, vectors_mut};
 use crate::checkpoints::RunCheckpoints;
 use crate::error::TrainError;
 use crate::progress::RunProgress;
@@ -177,7 +177,8 @@ impl Training {
 
     /// Returns a copy of this rank's part of the state before a step.
     fn copy_of_state(&self, next: Step) -> StateCopy {
-        let vectors = vectors(&*self.strategy, &self.copies);
+        let state = self.policy.state();
+        let vectors = vectors(&state, &self.copies);
         let own = vectors.iter().enumerate().map(|(vector, part)| CopiedPart {
             vector,
             held: part.held.clone().into_owned(),
@@ -188,7 +189,7 @@ impl Training {
             session: self.session.cursor(),
             progress: self.progress.encode(&self.callbacks),
             parts: own.collect(),
-            held: slices::held(&*self.strategy),
+            held: state.held(),
         }
     }
 
@@ -200,13 +201,13 @@ impl Training {
     ) -> Result<(Vec<Box<dyn Work>>, Vec<AwaitedPart>), CollectiveError> {
         let group = &self.member.group;
         let (hosts, me) = (group.hosts(), group.rank().index());
-        let kinds = self.strategy.vectors().into_iter().map(|part| part.kind);
+        let state = self.policy.state();
+        let kinds = state.vectors().into_iter().map(|part| part.kind);
         let numbers = kinds.enumerate();
         let numbers = numbers.filter(|(_, kind)| *kind == VectorKind::Distributed);
-        let distributed = self.strategy.distributed();
-        let places = slices::places(&*self.strategy);
+        let (distributed, ranges) = (state.distributed(), state.distributed_ranges());
         let (mut sends, mut awaited) = (Vec::new(), Vec::new());
-        for (((vector, _), distributed), place) in numbers.zip(distributed).zip(places) {
+        for (((vector, _), distributed), place) in numbers.zip(distributed).zip(ranges) {
             let own = &copy.parts[vector];
             let to = stores_for(me, &hosts);
             if to != me && !own.values.is_empty() {
@@ -245,7 +246,7 @@ impl Training {
         let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved);
         let saved = saved.map_or(-1, |step| step.0 as i64);
         let saved = group.all_gather(&[saved]).map_err(TrainError::Heal)?;
-        let elements = slices::len(&*self.strategy);
+        let elements = self.policy.state().elements();
         let mine = (self.state_copies.all()).map(|copy| copy.report());
         let words: Vec<u64> = mine.flat_map(|copy| copy.encode()).collect();
         let all = MemberState::decode_all(&self.gather_words(&words)?).unwrap_or_default();
@@ -282,8 +283,9 @@ impl Training {
         let Some(copy) = copies.find(|copy| copy.next == step) else {
             return Ok(());
         };
-        self.hold(copy.held.clone());
-        let mut state = vectors_mut(&mut *self.strategy, &mut self.copies);
+        self.hold(&copy.held).reload();
+        let mut edit = self.policy.edit();
+        let mut state = vectors_mut(&mut edit, &mut self.copies);
         for part in &copy.parts {
             let to = &mut state[part.vector];
             let mut rest = part.values.as_slice();
@@ -296,7 +298,7 @@ impl Training {
             }
         }
         drop(state);
-        self.strategy.reload();
+        edit.reload();
         self.slices.loaded(copy.held.clone());
         self.progress = RunProgress::decode(&copy.progress, &mut self.callbacks)?;
         let digest = self.digest(Step(step.0.saturating_sub(1)));

@@ -4,19 +4,19 @@ use ronde_clock::Stopwatch;
 use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::spans::{SpanKind, SpanStart};
 use ronde_core::{Event, Rank, SkippedUpdate, Step};
-use ronde_data::{Batch, Loader, StepBatches};
-use ronde_parallel::{CommittedUpdate, MicroBatch, ParallelError, ReducedGradient, UpdateReport};
-use ronde_protocol::transaction::{CommittedStep, OpenStep, TransactionError};
+use ronde_data::Loader;
+use ronde_parallel::{CommittedUpdate, ReducedGradient, UpdateReport};
+use ronde_protocol::transaction::{CommittedStep, TransactionError};
 
-use super::{SKIPPED_REPORTED_MAX, Training};
+use super::Training;
 use crate::callback::{Actions, StepReport};
+use crate::config::RoundSamples;
 use crate::divergence;
 use crate::error::TrainError;
 use crate::job_group::JobGroup;
-use crate::micro_batch::micro_batch;
-use crate::model_copies::held_weights;
-use crate::predicted_stages::PredictedStages;
 use crate::process_memory::ProcessMemory;
+use crate::step_timing::StepTiming;
+use crate::sync_policy::Feed;
 
 /// An update whose weights are not up to date on all ranks yet.
 pub(super) struct AppliedStep {
@@ -25,14 +25,6 @@ pub(super) struct AppliedStep {
     updating: Stopwatch,
     /// The begin of the optimizer, for a recording.
     span: SpanStart,
-}
-
-/// The measured times of a step.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct StepTiming {
-    times: PhaseTimes,
-    /// When this worker arrived at the last gradient reduction, on the clock of rank 0.
-    arrived_s: Option<f64>,
 }
 
 impl Training {
@@ -47,40 +39,37 @@ impl Training {
         let mut times = PhaseTimes::default();
         let mut open = self.session.begin_step();
         let step = open.step();
-        let failed = |source| TrainError::Step {
-            step,
-            source: Box::new(source),
-        };
+        let failed = |source| TrainError::of_step(step, source);
 
-        self.strategy.take_times();
+        self.policy.method().model().take_times();
         let mut reduced_before_s = self.under_way_s();
-        let exchange_s = self.compute(loader, &mut open, &mut times)?;
-        if self.plan.config.sync.has_one_report() {
+        let mut feed = Feed {
+            member: &self.member,
+            plan: &self.plan,
+            progress: &self.progress,
+            recorder: &self.recorder,
+            data: &mut self.data,
+            loader,
+            times: &mut times,
+        };
+        let exchange_s = self.policy.compute(&mut feed, &mut open)?;
+        if self.plan.samples != RoundSamples::OfShards {
             // Threads that answer other workers wait for requests during the whole round.
             reduced_before_s = self.under_way_s();
         }
         let called = self.member.group.called_at_ns();
         let arrived_s = called.map(|called| self.alignment.seconds(called));
         times.compute_s = watch.lap_s() - times.wait_data_s - exchange_s;
-        let computed = self.strategy.take_times();
+        let computed = self.policy.method().model().take_times();
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
         open.set_busy(times.wait_data_s + times.compute_s - computed.waited_s);
         self.heal_if_received()?;
         let waiting = Stopwatch::start();
-        let span = spans.begin();
-        let reduced = self.strategy.reduce();
-        let reduced = match reduced {
-            Ok(reduced) => reduced,
-            Err(error) => {
-                let learning_rate = self.learning_rate(self.rate_step(step))?;
-                return Err(step_failed(step, learning_rate, error));
-            }
-        };
-        spans.end(span, SpanKind::Reduce, step.0);
+        let reduced = self.reduce(step)?;
         times.waited_s = waiting.elapsed_s();
         times.reducing_s = self.under_way_s() - reduced_before_s;
         let (number, targets) = (self.session.updates() + 1, open.counts().targets);
-        let sums = self.strategy.vote_sums(number, &reduced, targets);
+        let sums = self.policy.method().vote(number, &reduced, targets);
         self.session.attach_sums(sums.map_err(failed)?);
         let advanced = self.transfer.advance(&*self.member.group);
         advanced.map_err(TrainError::Heal)?;
@@ -108,91 +97,23 @@ impl Training {
         Ok(committed)
     }
 
-    /// Computes this rank's part of a step. Returns the seconds in which it waited for other ranks; adds the times of the phases to
-    /// `times`.
-    fn compute(
-        &mut self,
-        loader: &mut Loader,
-        open: &mut OpenStep,
-        times: &mut PhaseTimes,
-    ) -> Result<f64, TrainError> {
-        let sync = &self.plan.config.sync;
-        match self.plan.rounds {
-            Some(rounds) if sync.stages().is_some() => {
-                self.compute_stages(&rounds, loader, open, times)
-            }
-            Some(rounds) if sync.servers().is_some() => self.compute_served(&rounds, open, times),
-            Some(rounds) if sync.gossip_steps().is_some() => {
-                self.compute_gossip(&rounds, open, times)
-            }
-            Some(rounds) => {
-                self.compute_round(&rounds, loader, open, times)?;
-                Ok(0.0)
-            }
-            None => {
-                self.compute_shards(loader, open, times)?;
-                Ok(0.0)
+    /// Waits for the gradient of a step.
+    fn reduce(&mut self, step: Step) -> Result<ReducedGradient, TrainError> {
+        let span = self.recorder.spans.begin();
+        let reduced = self.policy.method().reduce();
+        self.recorder.spans.end(span, SpanKind::Reduce, step.0);
+        match reduced {
+            Ok(reduced) => Ok(reduced),
+            Err(error) => {
+                let learning_rate = self.learning_rate(step)?;
+                Err(TrainError::of_gradient(step, learning_rate, error))
             }
         }
-    }
-
-    /// Loads the shards of this rank, computes their gradients and starts the reductions. Adds the wait for data to `times`.
-    fn compute_shards(
-        &mut self,
-        loader: &mut Loader,
-        open: &mut OpenStep,
-        times: &mut PhaseTimes,
-    ) -> Result<(), TrainError> {
-        let step = open.step();
-        let (sample_ids, micro_batches) = self.load_step(loader, (step, step), times)?;
-        let computed = self.strategy.backward(step, micro_batches);
-        let reports = computed.map_err(|source| TrainError::Step {
-            step,
-            source: Box::new(source),
-        })?;
-        for (mut report, sample_ids) in reports.into_iter().zip(sample_ids) {
-            report.skipped = sample_ids.len() as u64 - report.samples;
-            open.record(report, &sample_ids);
-        }
-        Ok(())
-    }
-
-    /// Returns the samples of the next step of the loader by micro-batch, with their numbers in the data set. `random` is the step of
-    /// their random numbers, `step` that of the run. Adds the wait for data to `times`.
-    pub(super) fn load_step(
-        &mut self,
-        loader: &mut Loader,
-        (random, step): (Step, Step),
-        times: &mut PhaseTimes,
-    ) -> Result<(Vec<Vec<u64>>, Vec<MicroBatch>), TrainError> {
-        let (spans, span) = (self.recorder.spans.clone(), self.recorder.spans.begin());
-        let mut watch = Stopwatch::start();
-        let batches = next_batches(loader, random)?.batches.into_iter();
-        spans.end(span, SpanKind::Data, step.0);
-        times.wait_data_s += watch.lap_s();
-        self.micro_batches(batches)
-    }
-
-    /// Returns the numbers of samples and the micro-batches of loaded batches, and reports their bad records.
-    ///
-    /// # Errors
-    /// Too few samples are left.
-    pub(super) fn micro_batches(
-        &mut self,
-        batches: impl IntoIterator<Item = Batch>,
-    ) -> Result<(Vec<Vec<u64>>, Vec<MicroBatch>), TrainError> {
-        let batches = batches.into_iter();
-        let (sample_ids, micro_batches): (Vec<_>, Vec<_>) = batches
-            .inspect(|batch| self.report_skipped(batch))
-            .map(micro_batch)
-            .unzip();
-        self.batch_norms.check_loaded(&micro_batches)?;
-        Ok((sample_ids, micro_batches))
     }
 
     /// Returns the summed duration of the operations of all groups of this rank, in seconds.
     fn under_way_s(&self) -> f64 {
-        let part = self.strategy.part_group();
+        let part = self.policy.part_group();
         self.member.group.under_way_s() + part.map_or(0.0, |group| group.under_way_s())
     }
 
@@ -224,8 +145,9 @@ impl Training {
         let span = self.recorder.spans.begin();
         let updating = Stopwatch::start();
         let step = committed.step;
-        let learning_rate = self.learning_rate(self.rate_step(step))?;
-        self.check_skipped(step)?;
+        let learning_rate = self.learning_rate(step)?;
+        let samples = self.session.samples();
+        self.data.check_skipped(&self.plan, (step, samples))?;
         if !committed.loss.is_finite() && committed.targets > 0 {
             return Err(TrainError::NotFinite {
                 step,
@@ -243,10 +165,10 @@ impl Training {
             sums: &committed.sums,
             learning_rate,
         };
-        let update = self.strategy.apply(&update, reduced);
-        let update = update.map_err(|error| step_failed(step, learning_rate, error))?;
+        let update = self.policy.method().apply(&update, reduced);
+        let update = update.map_err(|error| TrainError::of_gradient(step, learning_rate, error))?;
         self.copies
-            .update_average(step, held_weights(&*self.strategy));
+            .update_average(step, self.policy.state().held_weights());
         Ok(AppliedStep {
             update,
             learning_rate,
@@ -267,11 +189,8 @@ impl Training {
         first: usize,
         compared: Option<Step>,
     ) -> Result<(), TrainError> {
-        let gathered = self.strategy.gather_rest(first, compared);
-        gathered.map_err(|source| TrainError::Step {
-            step,
-            source: Box::new(source),
-        })
+        let gathered = self.policy.edit().gather(first, compared);
+        gathered.map_err(|source| TrainError::of_step(step, source))
     }
 
     /// Records the step that was applied last, after its weights have been gathered, unless that is done.
@@ -284,7 +203,7 @@ impl Training {
     /// Loads the weights of a step that was applied before a new generation, and records it, unless there is none.
     pub(super) fn finish_unfinished(&mut self) {
         if self.unfinished.is_some() {
-            self.strategy.reload();
+            self.policy.edit().reload();
             self.finish_applied();
         }
     }
@@ -331,85 +250,22 @@ impl Training {
         }
     }
 
-    /// Returns the learning rate of a step.
-    pub(super) fn learning_rate(&self, step: Step) -> Result<f64, TrainError> {
-        let rate = self.plan.learning_rate.at(step);
-        let rate = self.progress.reduced(rate, &self.plan.config.train);
-        if rate.is_finite() && rate >= 0.0 {
-            return Ok(rate);
-        }
-        Err(TrainError::LearningRate {
-            step,
-            name: self.plan.learning_rate.name().to_owned(),
-            rate,
-        })
-    }
-
-    /// Returns the number of samples that were skipped up to a committed step, on all ranks and in all epochs.
-    fn skipped_samples(&self, step: Step) -> u64 {
-        self.planned_samples(step)
-            .saturating_sub(self.session.samples())
+    /// Returns the learning rate of a step of the run.
+    fn learning_rate(&self, step: Step) -> Result<f64, TrainError> {
+        let step = self.plan.rate_step(step);
+        self.progress.learning_rate(&self.plan, step)
     }
 
     /// Returns the number of skipped records for the summary.
     pub(super) fn skipped_records(&self) -> u64 {
-        let last = self.last.as_ref();
-        let samples = last.map_or(0, |last| self.skipped_samples(last.step));
-        self.split.train.description().bad_records.skipped + samples
-    }
-
-    /// Returns the number of samples up to a step, including skipped ones.
-    fn planned_samples(&self, step: Step) -> u64 {
-        let batch = self.plan.batches.batch(step);
-        batch.epoch.0 * self.plan.batches.samples_per_epoch() + batch.positions.end
-    }
-
-    /// Returns an error if more samples were skipped than the data set allows. All ranks get the same result, because it
-    /// depends only on committed steps.
-    fn check_skipped(&self, step: Step) -> Result<(), TrainError> {
-        let policy = self.split.train.description().bad_records;
-        let Some(limit) = policy.skip_limit else {
-            return Ok(());
-        };
-        let skipped = self.skipped_samples(step);
-        // At least an epoch, so that a bad record in the first steps does not end the run.
-        let of = self
-            .planned_samples(step)
-            .max(self.plan.batches.samples_per_epoch());
-        if skipped as f64 <= limit * of as f64 {
-            return Ok(());
-        }
-        Err(TrainError::TooManySkipped {
-            step,
-            skipped,
-            of,
-            limit,
-        })
-    }
-
-    /// Reports bad records, each once, because they occur again in every epoch.
-    pub(super) fn report_skipped(&mut self, batch: &Batch) {
-        for bad in &batch.skipped {
-            let position = (bad.file.clone(), bad.offset, bad.record);
-            let is_full = self.skipped.len() >= SKIPPED_REPORTED_MAX;
-            if is_full || !self.skipped.insert(position) {
-                continue;
-            }
-            let rest = if self.skipped.len() == SKIPPED_REPORTED_MAX {
-                "; further bad records are not listed"
-            } else {
-                ""
-            };
-            self.member.tracker.record(Event::Notice {
-                rank: Some(self.member.rank),
-                message: format!("skipped: {bad}{rest}"),
-            });
-        }
+        let last = self.last.as_ref().map(|last| last.step);
+        self.data
+            .skipped_records(&self.plan, last, self.session.samples())
     }
 
     /// Returns the hash of the weights that are compared after a step.
     pub(super) fn digest(&self, step: Step) -> u64 {
-        self.strategy.digest(Some(step))
+        self.policy.state().digest(Some(step))
     }
 
     /// Compares the weights of all ranks after the last step.
@@ -424,7 +280,7 @@ impl Training {
         let TransactionError::Diverged { step, .. } = error else {
             return error.into();
         };
-        match divergence::diagnose(&*self.member.group, self.strategy.state(), step) {
+        match divergence::diagnose(&*self.member.group, self.policy.state().model(), step) {
             Ok(report) => TrainError::Diverged { step, report },
             Err(_) => error.into(),
         }
@@ -442,7 +298,7 @@ impl Training {
             .compression
             .describe(self.plan.rounds.is_some());
         let division = self.division();
-        let predicted = self.predicted.as_ref().map(PredictedStages::describe);
+        let predicted = self.policy.describe_stages();
         for message in [
             self.parts.describe(&self.mesh),
             predicted,
@@ -459,11 +315,11 @@ impl Training {
             plan: self.plan.identity.hex(),
             world_size: self.member.group.size() as u32,
             logical_shards: self.mesh.shards().shards(),
-            parameters: self.strategy.state().parameters() as u64,
+            parameters: self.policy.state().model().parameters() as u64,
             steps: self.plan.steps,
             epochs: self.plan.epochs,
             samples: self.plan.batches.samples(),
-            unit: match *self.split.train.description().shape {
+            unit: match *self.data.split.train.description().shape {
                 [1 | 3, _, _] => SampleUnit::Image,
                 _ => SampleUnit::Sample,
             },
@@ -483,7 +339,7 @@ impl Training {
             tracker,
             ..
         } = &self.member;
-        let part = self.strategy.part_group();
+        let part = self.policy.part_group();
         let bytes_sent = group.bytes_sent() + part.map_or(0, |group| group.bytes_sent());
         tracker.record(Event::StepTimes {
             rank: *rank,
@@ -518,10 +374,9 @@ impl Training {
             },
             duration_s: times.total_s(),
         });
-        self.record_inner_losses(committed);
-        self.record_staleness(committed);
-        self.record_exchanges(committed);
-        self.record_predictions(committed);
+        for event in self.policy.events(committed) {
+            self.history.push(event);
+        }
         if let Some(verdict) = committed.epoch_verdict {
             self.history.push(Event::EpochFinished {
                 epoch: verdict.epoch,
@@ -539,29 +394,4 @@ impl Training {
             self.history.report(&*self.member.tracker);
         }
     }
-}
-
-/// Returns the error of a step whose strategy has failed.
-pub(super) fn step_failed(step: Step, learning_rate: f64, error: ParallelError) -> TrainError {
-    match error {
-        ParallelError::NotFinite { tensor } => TrainError::NotFinite {
-            step,
-            what: format!("the gradient of {tensor}"),
-            learning_rate,
-        },
-        source => TrainError::Step {
-            step,
-            source: Box::new(source),
-        },
-    }
-}
-
-pub(super) fn next_batches(loader: &mut Loader, step: Step) -> Result<StepBatches, TrainError> {
-    loader
-        .next()?
-        .filter(|batches| batches.step == step)
-        .ok_or_else(|| TrainError::Impossible {
-            problem: format!("the loader has no batches for step {step}"),
-            hint: "this is a bug of ronde; please report it with the run file".to_owned(),
-        })
 }

@@ -43,7 +43,7 @@ impl Training {
             return Ok(());
         }
         let group = self.member.group.clone();
-        let state = self.strategy.state();
+        let state = self.policy.state().model();
         let mut whole = state.clone();
         whole.store(whole.all());
         for (rank, owned) in self.owned().iter().enumerate() {
@@ -84,10 +84,10 @@ impl Training {
                             .to_owned(),
                 });
             }
-            None => self.strategy.state().clone(),
+            None => self.policy.state().model().clone(),
         };
-        let chain = self.strategy.into_chain();
-        let sample = self.split.train.description().shape.clone();
+        let chain = self.policy.into_chain();
+        let sample = self.data.split.train.description().shape.clone();
         let of_run = (rank, steps);
         Ok(FinishedModel::new(
             self.plan,

@@ -13,7 +13,7 @@ use ronde_core::shards::ShardPlan;
 use ronde_data::Dataset;
 use ronde_schedule::ShardOrder;
 use ronde_tracking::render::bytes;
-use ronde_train::config::RecomputedLayers;
+use ronde_train::config::{RecomputedLayers, SyncSection};
 use ronde_train::memory::MemoryEstimate;
 use ronde_train::{ModelParts, Plan, PredictedStages, TrainError};
 
@@ -186,31 +186,31 @@ fn with_rounds(
         return replica;
     }
     let names = plan.config.state_names();
-    if plan.config.sync.servers().is_some() {
+    let states = names.len() as u64;
+    let with = |vectors| replica.with_rounds(parameters, &plan.shards, vectors);
+    match plan.config.sync {
+        SyncSection::EveryStep => replica,
         // A server has slots and copies with their states; a worker has a gradient that it pushes.
-        let states = 1 + names.len() as u64;
-        return replica.with_rounds(parameters, &plan.shards, (states, 1));
-    }
-    if plan.config.sync.gossip_steps().is_some() {
+        SyncSection::ParameterServer { .. } => with((1 + states, 1)),
         // The state before the round, the weights before an update, and those that other workers average with; then the mean of all.
-        let states = names.len() as u64;
-        return replica.with_rounds(parameters, &plan.shards, (2 + states, 1 + states));
+        SyncSection::Gossip { .. } => with((2 + states, 1 + states)),
+        SyncSection::SyntheticGradients { .. } => {
+            // The state before the round, and the one at its end.
+            let own = with((states, 1 + states));
+            let samples = plan.config.train.global_batch_size;
+            // The stages were checked before.
+            let predicted = PredictedStages::planned(plan, train).ok().flatten();
+            own.with_predictors(predicted.map_or(0, |stages| stages.predictor_bytes(samples)))
+        }
+        SyncSection::LocalSgd { .. } => {
+            let averaged = names.iter().filter(|name| name.starts_with("inner"));
+            let summed = 1 + averaged.count() as u64;
+            // The memory of the replicas of a worker, now and after the round under way.
+            let kept = plan.config.sync.kept_vectors(&plan.config.optimizer);
+            let replicas = plan.shards.shards().div_ceil(workers.max(1));
+            with((states + 2 * kept * u64::from(replicas), summed))
+        }
     }
-    // The stages were checked before.
-    if let Ok(Some(predicted)) = PredictedStages::planned(plan, train) {
-        // The state before the round, and the one at its end.
-        let states = names.len() as u64;
-        let samples = plan.config.train.global_batch_size;
-        let own = replica.with_rounds(parameters, &plan.shards, (states, 1 + states));
-        return own.with_predictors(predicted.predictor_bytes(samples));
-    }
-    let averaged = names.iter().filter(|name| name.starts_with("inner"));
-    let summed = 1 + averaged.count() as u64;
-    // What the replicas of a worker keep, and what they will keep after the round under way.
-    let kept = plan.config.sync.kept_vectors(&plan.config.optimizer);
-    let replicas = plan.shards.shards().div_ceil(workers.max(1));
-    let states = names.len() as u64 + 2 * kept * u64::from(replicas);
-    replica.with_rounds(parameters, &plan.shards, (states, summed))
 }
 
 /// Adds the memory for copies of the state: two, each of the vectors of this worker and of its part of another one's.
@@ -226,7 +226,7 @@ fn with_copies(
     let share = |parts: u32| u64::from(parts.div_ceil(workers));
     let senders = config.compression.senders().map_or(0, share);
     let kept = config.sync.kept_vectors(&config.optimizer);
-    let of_replicas = kept * config.sync.replicas().map_or(0, share);
+    let of_replicas = kept * config.sync.facts().replicas.map_or(0, share);
     let vectors = 1 + config.state_names().len() as u64 + 2 * (senders + of_replicas);
     replica.with_vectors(parameters, 2 * vectors)
 }

@@ -160,7 +160,7 @@ fn with_kept_activations(plan: &Plan) -> Plan {
 
 /// Refuses runs that the model of a step does not describe.
 fn check_settings(name: &str, plan: &Plan) -> Result<(), StartError> {
-    if let Some(reason) = plan.config.sync.unrepeatable() {
+    if let Some(reason) = plan.config.sync.facts().unrepeatable {
         return Err(StartError::Invalid(format!(
             "error: cannot forecast {name}: {reason}\n  \
              help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step"
@@ -177,7 +177,7 @@ fn check_settings(name: &str, plan: &Plan) -> Result<(), StartError> {
             "error: cannot forecast {name}: `sync.kind` is not \"every_step\"\n  \
              help: `--set sync.kind=every_step` forecasts the run with gradients summed in every step; local SGD computes the same and \
              exchanges once in {} steps",
-            plan.config.sync.inner_steps()
+            plan.config.sync.facts().round_steps
         )));
     }
     Ok(())

@@ -39,7 +39,7 @@ pub use recomputation::RecomputedLayers;
 pub use run::RunSection;
 pub use selection::{EarlyStoppingSection, PlateauSection};
 pub use shards_together::ShardsTogether;
-pub use sync::{InnerStateName, OuterFormatName, SyncSection};
+pub use sync::{InnerStateName, OuterFormatName, RoundSamples, SyncFacts, SyncMethod, SyncSection};
 pub use track::{TensorboardTarget, TrackSection};
 pub use train::{MetricName, TrainLength, TrainSection};
 pub use weight_check::CheckSection;

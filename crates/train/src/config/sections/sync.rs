@@ -106,7 +106,7 @@ pub enum SyncSection {
         /// that compute the stages.
         #[cfg_attr(feature = "schema", schemars(extend("examples" = [4])))]
         stages: u32,
-        /// Where the stages begin: `auto`, by their work, or the names of the layers that begin the second and later stages.
+        /// Where the stages begin: `auto`, by their work, or the names of the layers that start the second and later stages.
         #[serde(default, skip_serializing_if = "Vec::is_empty", with = "super::cuts")]
         #[cfg_attr(feature = "schema", schemars(schema_with = "super::cuts::schema", extend("default" = "auto")))]
         borders: Vec<String>,
@@ -124,6 +124,63 @@ pub enum SyncSection {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "schema", schemars(extend("examples" = [0.003])))]
         predictor_learning_rate: Option<f64>,
+    },
+}
+
+/// The facts about a kind of synchronisation that the rest of a run needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SyncFacts {
+    /// The number of logical replicas if a transaction is a round, which is one with asynchronous training; `None`: gradients are
+    /// summed in every step.
+    pub replicas: Option<u32>,
+    /// The number of steps, or of updates, of a round.
+    pub round_steps: u64,
+    /// The key of that number.
+    pub round_key: &'static str,
+    /// The unit of the number.
+    pub round_unit: &'static str,
+    /// The most workers, the name of the things that they divide among themselves, and the key that limits them; `None`: as many
+    /// as there are logical shards.
+    pub workers_max: Option<(u32, &'static str, &'static str)>,
+    /// The samples that a worker loads and reports.
+    pub samples: RoundSamples,
+    /// Why another run with the same settings has other weights; `None` if it has the same.
+    pub unrepeatable: Option<&'static str>,
+}
+
+/// The samples of a transaction that a worker loads and reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RoundSamples {
+    /// Those of its shards, or replicas.
+    OfShards,
+    /// Those of the updates that it gets. One worker reports all samples of a round, in which all workers take part.
+    OnDemand,
+    /// All of them, and one worker reports them.
+    AllOnEach,
+}
+
+/// The settings of the method of a kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum SyncMethod<'a> {
+    /// Gradients are summed in every step.
+    EveryStep,
+    /// Replicas make local steps between two sums.
+    LocalRounds(LocalRoundsConfig),
+    /// Workers send gradients to servers.
+    Served(ParameterServersConfig),
+    /// Replicas average in pairs.
+    Gossip {
+        /// The number of updates of a worker between two exchanges that it starts.
+        gossip_steps: u64,
+    },
+    /// Stages update with predicted gradients.
+    Predicted {
+        /// The number of stages.
+        stages: u32,
+        /// The names of the layers that start the second and later stages; empty: by their work.
+        borders: &'a [String],
+        /// The settings of the predictors, apart from their targets.
+        settings: SyntheticGradientsConfig,
     },
 }
 
@@ -205,210 +262,154 @@ fn lease_s() -> f64 {
 }
 
 impl SyncSection {
-    /// Returns the number of logical replicas of a run with rounds, which is one with asynchronous training; `None` if gradients are summed in
-    /// every step.
+    /// Returns the facts of the kind for the rest of a run.
     #[must_use]
-    pub fn replicas(&self) -> Option<u32> {
+    pub fn facts(&self) -> SyncFacts {
+        let every_step = SyncFacts {
+            replicas: None,
+            round_steps: 1,
+            round_key: "sync.inner_steps",
+            round_unit: "steps",
+            workers_max: None,
+            samples: RoundSamples::OfShards,
+            unrepeatable: None,
+        };
+        let asynchronous = SyncFacts {
+            replicas: Some(1),
+            round_key: "sync.round_updates",
+            round_unit: "updates",
+            samples: RoundSamples::OnDemand,
+            ..every_step
+        };
         match *self {
-            Self::EveryStep => None,
-            Self::LocalSgd { replicas, .. } => Some(replicas),
-            Self::ParameterServer { .. }
-            | Self::Gossip { .. }
-            | Self::SyntheticGradients { .. } => Some(1),
-        }
-    }
-
-    /// Returns the number of steps, or of updates at servers, of a round.
-    #[must_use]
-    pub fn inner_steps(&self) -> u64 {
-        match *self {
-            Self::EveryStep => 1,
+            Self::EveryStep => every_step,
             Self::LocalSgd {
                 inner_steps,
                 fragments,
+                replicas,
                 ..
-            } => (inner_steps / u64::from(fragments.max(1))).max(1),
-            Self::ParameterServer { round_updates, .. } | Self::Gossip { round_updates, .. } => {
-                round_updates
-            }
-            Self::SyntheticGradients { round_steps, .. } => round_steps,
+            } => SyncFacts {
+                replicas: Some(replicas),
+                round_steps: (inner_steps / u64::from(fragments.max(1))).max(1),
+                workers_max: Some((replicas, "replicas", "sync.replicas")),
+                ..every_step
+            },
+            Self::ParameterServer { round_updates, .. } => SyncFacts {
+                round_steps: round_updates,
+                workers_max: Some((
+                    ASYNCHRONOUS_WORKERS_MAX,
+                    "places of workers",
+                    "the most with servers",
+                )),
+                unrepeatable: Some(
+                    "parameter servers apply gradients in the order in which they arrive, which differs from run to run",
+                ),
+                ..asynchronous
+            },
+            Self::Gossip { round_updates, .. } => SyncFacts {
+                round_steps: round_updates,
+                workers_max: Some((
+                    ASYNCHRONOUS_WORKERS_MAX,
+                    "places of workers",
+                    "the most with sync.kind = \"gossip\"",
+                )),
+                unrepeatable: Some(
+                    "replicas average in pairs in the order in which workers get there, which differs from run to run",
+                ),
+                ..asynchronous
+            },
+            Self::SyntheticGradients {
+                stages,
+                round_steps,
+                ..
+            } => SyncFacts {
+                replicas: Some(1),
+                round_steps,
+                round_key: "sync.round_steps",
+                workers_max: Some((stages, "stages", "sync.stages")),
+                samples: RoundSamples::AllOnEach,
+                ..every_step
+            },
         }
     }
 
-    /// Returns the key of [`SyncSection::inner_steps`], and the name of its unit.
+    /// Returns the settings of the method of the kind.
     #[must_use]
-    pub fn inner_steps_key(&self) -> (&'static str, &'static str) {
-        match self {
-            Self::ParameterServer { .. } | Self::Gossip { .. } => ("sync.round_updates", "updates"),
-            Self::SyntheticGradients { .. } => ("sync.round_steps", "steps"),
-            _ => ("sync.inner_steps", "steps"),
-        }
-    }
-
-    /// Returns the most workers, the name of the things that they divide among themselves, and the key that limits them, of a run with so many logical
-    /// shards.
-    #[must_use]
-    pub fn workers_max(&self, logical_shards: u32) -> (u32, &'static str, &'static str) {
+    pub fn method(&self) -> SyncMethod<'_> {
         match *self {
-            Self::EveryStep => (logical_shards, "logical shards", "workers.logical_shards"),
-            Self::LocalSgd { replicas, .. } => (replicas, "replicas", "sync.replicas"),
-            Self::ParameterServer { .. } => (
-                ASYNCHRONOUS_WORKERS_MAX,
-                "places of workers",
-                "the most with servers",
-            ),
-            Self::Gossip { .. } => (
-                ASYNCHRONOUS_WORKERS_MAX,
-                "places of workers",
-                "the most with sync.kind = \"gossip\"",
-            ),
-            Self::SyntheticGradients { stages, .. } => (stages, "stages", "sync.stages"),
-        }
-    }
-
-    /// Returns the settings of parameter servers; `None` if the run has none.
-    #[must_use]
-    pub fn servers(&self) -> Option<ParameterServersConfig> {
-        let Self::ParameterServer {
-            servers,
-            staleness_max,
-            scale_by_staleness,
-            copies,
-            lease_s,
-            ..
-        } = *self
-        else {
-            return None;
-        };
-        Some(ParameterServersConfig {
-            servers,
-            copies,
-            staleness_max,
-            scales_by_staleness: scale_by_staleness,
-            lease_ms: (lease_s * 1e3) as u64,
-        })
-    }
-
-    /// Returns the number of updates of a worker between two exchanges of pairs; `None` if replicas do not average in pairs.
-    #[must_use]
-    pub fn gossip_steps(&self) -> Option<u64> {
-        match *self {
-            Self::Gossip { gossip_steps, .. } => Some(gossip_steps),
-            _ => None,
-        }
-    }
-
-    /// Returns the number of stages that update with predicted gradients; `None` if none do.
-    #[must_use]
-    pub fn stages(&self) -> Option<u32> {
-        match *self {
-            Self::SyntheticGradients { stages, .. } => Some(stages),
-            _ => None,
-        }
-    }
-
-    /// Returns the names of the layers that begin the second and later of these stages; empty: by their work.
-    #[must_use]
-    pub fn borders(&self) -> &[String] {
-        match self {
-            Self::SyntheticGradients { borders, .. } => borders,
-            _ => &[],
-        }
-    }
-
-    /// Returns the settings of predicted gradients, for predictors that read these targets; `None` if the run has none.
-    #[must_use]
-    pub fn predicted(&self, targets: PredictorTargets) -> Option<SyntheticGradientsConfig> {
-        let Self::SyntheticGradients {
-            stages,
-            gradient_delay,
-            hidden,
-            predictor_learning_rate,
-            ..
-        } = *self
-        else {
-            return None;
-        };
-        Some(SyntheticGradientsConfig {
-            gradient_delay,
-            hidden: hidden as usize,
-            predictor_learning_rate: predictor_learning_rate
-                .unwrap_or_else(|| predicted::learning_rate(stages)),
-            targets,
-        })
-    }
-
-    /// Returns whether one rank reports all samples of a round, and all ranks take part in it.
-    #[must_use]
-    pub fn has_one_report(&self) -> bool {
-        self.is_asynchronous() || self.stages().is_some()
-    }
-
-    /// Returns whether the updates of a round have no fixed order, so that any worker may compute any of them.
-    #[must_use]
-    pub fn is_asynchronous(&self) -> bool {
-        matches!(self, Self::ParameterServer { .. } | Self::Gossip { .. })
-    }
-
-    /// Returns why another run with the same settings has other weights; `None` if it has the same.
-    #[must_use]
-    pub fn unrepeatable(&self) -> Option<&'static str> {
-        match self {
-            Self::EveryStep | Self::LocalSgd { .. } | Self::SyntheticGradients { .. } => None,
-            Self::ParameterServer { .. } => Some(
-                "parameter servers apply gradients in the order in which they arrive, which differs from run to run",
-            ),
-            Self::Gossip { .. } => Some(
-                "replicas average in pairs in the order in which workers get there, which differs from run to run",
-            ),
-        }
-    }
-
-    /// Returns the settings of rounds; `None` if gradients are summed in every step.
-    #[must_use]
-    pub fn rounds(&self) -> Option<LocalRoundsConfig> {
-        let Self::LocalSgd {
-            outer_learning_rate,
-            outer_momentum: momentum,
-            outer_nesterov,
-            inner_state,
-            outer_format,
-            fragments,
-            own_share,
-            ..
-        } = *self
-        else {
-            return None;
-        };
-        Some(LocalRoundsConfig {
-            streaming: (fragments > 1).then(|| StreamingConfig {
+            Self::EveryStep => SyncMethod::EveryStep,
+            Self::LocalSgd {
+                outer_learning_rate,
+                outer_momentum: momentum,
+                outer_nesterov,
+                inner_state,
+                outer_format,
                 fragments,
-                own_share: own_share.unwrap_or(OWN_SHARE) as f32,
+                own_share,
+                ..
+            } => SyncMethod::LocalRounds(LocalRoundsConfig {
+                streaming: (fragments > 1).then(|| StreamingConfig {
+                    fragments,
+                    own_share: own_share.unwrap_or(OWN_SHARE) as f32,
+                }),
+                outer: OptimizerConfig::Sgd {
+                    momentum,
+                    nesterov: outer_nesterov && momentum > 0.0,
+                    weight_decay: 0.0,
+                },
+                outer_learning_rate,
+                inner_state: match inner_state {
+                    InnerStateName::Reset => InnerState::Reset,
+                    InnerStateName::Average => InnerState::Average,
+                    InnerStateName::Keep => InnerState::Keep,
+                },
+                outer_format: match outer_format {
+                    OuterFormatName::F32 => Codec::F32,
+                    OuterFormatName::Bf16 => Codec::Bf16,
+                    OuterFormatName::Int8Blocks => Codec::Int8Blocks,
+                },
+                compression: None,
             }),
-            outer: OptimizerConfig::Sgd {
-                momentum,
-                nesterov: outer_nesterov && momentum > 0.0,
-                weight_decay: 0.0,
+            Self::ParameterServer {
+                servers,
+                staleness_max,
+                scale_by_staleness,
+                copies,
+                lease_s,
+                ..
+            } => SyncMethod::Served(ParameterServersConfig {
+                servers,
+                copies,
+                staleness_max,
+                scales_by_staleness: scale_by_staleness,
+                lease_ms: (lease_s * 1e3) as u64,
+            }),
+            Self::Gossip { gossip_steps, .. } => SyncMethod::Gossip { gossip_steps },
+            Self::SyntheticGradients {
+                stages,
+                ref borders,
+                gradient_delay,
+                hidden,
+                predictor_learning_rate,
+                ..
+            } => SyncMethod::Predicted {
+                stages,
+                borders,
+                settings: SyntheticGradientsConfig {
+                    gradient_delay,
+                    hidden: hidden as usize,
+                    predictor_learning_rate: predictor_learning_rate
+                        .unwrap_or_else(|| predicted::learning_rate(stages)),
+                    targets: PredictorTargets::Unused,
+                },
             },
-            outer_learning_rate,
-            inner_state: match inner_state {
-                InnerStateName::Reset => InnerState::Reset,
-                InnerStateName::Average => InnerState::Average,
-                InnerStateName::Keep => InnerState::Keep,
-            },
-            outer_format: match outer_format {
-                OuterFormatName::F32 => Codec::F32,
-                OuterFormatName::Bf16 => Codec::Bf16,
-                OuterFormatName::Int8Blocks => Codec::Int8Blocks,
-            },
-            compression: None,
-        })
+        }
     }
 
     /// Returns the names of the states of a run with this optimizer, which have a value for each weight.
     #[must_use]
     pub fn state_names(&self, optimizer: &OptimizerConfig) -> Vec<&'static str> {
-        let Some(rounds) = self.rounds() else {
+        let SyncMethod::LocalRounds(rounds) = self.method() else {
             return optimizer.state_names().to_vec();
         };
         let outer = rounds.outer.state_names().iter().map(|_| "outer_momentum");
@@ -427,8 +428,8 @@ impl SyncSection {
     /// Returns the number of vectors that each replica keeps between rounds, of as many elements as the weights; 0 if it keeps nothing.
     #[must_use]
     pub fn kept_vectors(&self, optimizer: &OptimizerConfig) -> u64 {
-        match self.rounds() {
-            Some(rounds) if rounds.inner_state == InnerState::Keep => {
+        match self.method() {
+            SyncMethod::LocalRounds(rounds) if rounds.inner_state == InnerState::Keep => {
                 let weights = u64::from(rounds.streaming.is_some());
                 weights + optimizer.state_names().len() as u64
             }
@@ -439,16 +440,17 @@ impl SyncSection {
     /// Describes how the run is synchronised, for its start; `None` if gradients are summed in every step.
     #[must_use]
     pub fn describe(&self, rounds: &RoundPlan) -> Option<String> {
-        if let Some(servers) = self.servers() {
-            return Some(describe_servers(&servers, rounds));
-        }
-        if let Some(gossip_steps) = self.gossip_steps() {
-            return Some(describe_gossip(gossip_steps, rounds));
-        }
-        if let Some(stages) = self.stages() {
-            return Some(predicted::describe(stages, rounds.inner_steps_max()));
-        }
-        let settings = self.rounds()?;
+        let settings = match self.method() {
+            SyncMethod::EveryStep => return None,
+            SyncMethod::LocalRounds(settings) => settings,
+            SyncMethod::Served(servers) => return Some(describe_servers(&servers, rounds)),
+            SyncMethod::Gossip { gossip_steps } => {
+                return Some(describe_gossip(gossip_steps, rounds));
+            }
+            SyncMethod::Predicted { stages, .. } => {
+                return Some(predicted::describe(stages, rounds.inner_steps_max()));
+            }
+        };
         let replicas = rounds.replicas();
         let inner = match settings.inner_state {
             InnerState::Reset => "begin at zero",

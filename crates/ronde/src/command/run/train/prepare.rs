@@ -458,7 +458,7 @@ impl PlannedRun {
                     "{} in {} epochs, {} samples per step",
                     count(plan.steps),
                     count(plan.steps.div_ceil(plan.batches.steps_per_epoch().max(1))),
-                    count(config.train.global_batch_size * config.sync.inner_steps())
+                    count(config.train.global_batch_size * config.sync.facts().round_steps)
                 ),
             ),
             (

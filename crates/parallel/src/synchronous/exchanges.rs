@@ -1,17 +1,18 @@
-//! The exchanges of a divided state: sums before the vote, and weights after the update.
+//! The exchanges of a divided state: sums before the vote, second copies, and weights after the update.
 
 use std::collections::VecDeque;
 
-use ronde_core::{Buffer, CollectiveError, CollectivesExt, DType, Group, Operation, Tag, Work};
-use ronde_engine::LayerExt;
+use ronde_core::{Buffer, CollectivesExt, DType, Operation, Tag, Work};
 
 use super::SynchronousStrategy;
 use super::mesh::CopyPartners;
 use super::program::exchange;
-use super::update::incomplete;
+use super::reducer::Reducer;
+use super::state_slices::incomplete;
 use crate::bucket::buckets_in_flight;
 use crate::error::ParallelError;
-use crate::strategy::GradientPart;
+use crate::state::ModelState;
+use crate::step_method::GradientPart;
 use crate::update_sums::{UpdateSums, WholeSums};
 
 /// The tag of the second copies of gradients.
@@ -31,10 +32,11 @@ impl SynchronousStrategy {
         let mut bytes = targets.to_le_bytes().to_vec();
         bytes.extend((sums.len() as u64).to_le_bytes());
         bytes.extend(sums);
-        let gathered = self.groups.all.all_gather(&bytes);
-        let gathered = gathered.map_err(|source| self.bucket_error(0, source))?;
+        let connected = &self.connected;
+        let gathered = connected.mesh.all.all_gather(&bytes);
+        let gathered = gathered.map_err(|source| connected.reducer.bucket_error(0, source))?;
         let (total, ranks) = decode_gathered(&gathered).ok_or_else(incomplete)?;
-        let whole = WholeSums::new(&self.state, &ranks).ok_or_else(incomplete)?;
+        let whole = WholeSums::new(&self.slices.weights, &ranks).ok_or_else(incomplete)?;
         Ok((total, whole))
     }
 
@@ -44,7 +46,7 @@ impl SynchronousStrategy {
         CopyPartners { holder, owner }: CopyPartners,
         parts: &mut Vec<GradientPart>,
     ) -> Result<(), ParallelError> {
-        let all = &*self.groups.all;
+        let all = &*self.connected.mesh.all;
         let failed =
             |source| exchange("exchange the second copies of gradients".to_owned(), source);
         let division = self.division();
@@ -82,41 +84,26 @@ impl SynchronousStrategy {
         parts.sort_by_key(|part| part.elements.start);
         Ok(())
     }
+}
 
-    /// Receives the weights of this rank's layers from the ranks that update them, from an element on.
-    pub(super) fn gather_slices(&mut self, first: usize) -> Result<(), ParallelError> {
-        self.chain.release_state();
-        let mut own = self.own_buckets();
-        own.retain(|&index| self.buckets[index].plan.elements.end > first);
-        self.gather_each(&own, |this, index, weights| {
-            let elements = this.buckets[index].plan.elements.clone();
-            if let Some(values) = this.state.get_mut(&elements) {
-                values.copy_from_slice(weights);
-            }
-            if elements.start <= this.gathered {
-                this.gathered = this.gathered.max(elements.end);
-            }
-        })
-    }
-
+impl Reducer {
     /// Gathers the weights of buckets, one after the other, and passes those of each to `arrived`.
     pub(super) fn gather_each(
-        &mut self,
+        &self,
         buckets: &[usize],
-        mut arrived: impl FnMut(&mut Self, usize, &[f32]),
+        state: &mut ModelState,
+        mut arrived: impl FnMut(&mut ModelState, usize, &[f32]),
     ) -> Result<(), ParallelError> {
         let mut in_flight: VecDeque<(usize, Box<dyn Work>)> = VecDeque::new();
         let mut later = buckets.iter().peekable();
         loop {
-            let bytes = |index: usize| 4 * self.buckets[index].plan.elements.len();
+            let bytes = |index: usize| 4 * self.buckets()[index].len();
             while later
                 .peek()
                 .is_some_and(|&&next| in_flight.len() < buckets_in_flight(bytes(next)))
                 && let Some(&index) = later.next()
             {
-                let group = self.same_layers()?;
-                let started = self.start_gathering(&**group, index);
-                let started = started.map_err(|source| self.bucket_error(index, source))?;
+                let started = self.start_gathering(index, state)?;
                 in_flight.push_back((index, started));
             }
             let Some((index, work)) = in_flight.pop_front() else {
@@ -124,21 +111,25 @@ impl SynchronousStrategy {
             };
             let weights = work.wait();
             let weights = weights.map_err(|source| self.bucket_error(index, source))?;
-            arrived(self, index, weights.as_slice());
+            arrived(state, index, weights.as_slice());
         }
     }
 
     /// Starts to gather the weights of a bucket.
     pub(super) fn start_gathering(
         &self,
-        group: &dyn Group,
         index: usize,
-    ) -> Result<Box<dyn Work>, CollectiveError> {
-        let mine = self.buckets[index].slice_of(group.rank().index());
-        let mut weights = group.allocate(DType::F32, mine.len())?;
-        let values = self.state.get(&mine).unwrap_or_default();
-        weights.as_mut_slice::<f32>().copy_from_slice(values);
-        group.start(Operation::AllGather, weights)
+        state: &ModelState,
+    ) -> Result<Box<dyn Work>, ParallelError> {
+        let group = self.same_layers()?;
+        let mine = self.buckets()[index].slice_of(group.rank().index());
+        let weights = group.allocate(DType::F32, mine.len());
+        let started = weights.and_then(|mut weights| {
+            let values = state.get(&mine).unwrap_or_default();
+            weights.as_mut_slice::<f32>().copy_from_slice(values);
+            group.start(Operation::AllGather, weights)
+        });
+        started.map_err(|source| self.bucket_error(index, source))
     }
 }
 
