@@ -12,8 +12,7 @@ use ronde_core::{CollectivesExt, Event, Group, Rank, Recovery, Step};
 use ronde_data::{Loader, Split};
 use ronde_engine::{Chain, ComputeEngine, ProductMethod};
 use ronde_parallel::{
-    HeldVector, HeldVectorMut, ModelState, ReducedGradient, StateEdit, StateView, VectorKind,
-    ZeroLevel,
+    HeldVector, HeldVectorMut, ModelState, StateEdit, StateView, VectorKind, ZeroLevel,
 };
 use ronde_protocol::GenerationPurpose;
 use ronde_protocol::holdings::HeldRanges;
@@ -22,9 +21,9 @@ use ronde_protocol::transaction::{CommittedStep, SliceExchange};
 use self::beginning::Beginning;
 use self::buckets::BucketTuning;
 use self::initial::SharedInitialWeights;
+use self::pending::Pending;
 use self::restoration::CopyRestoration;
 use self::state_copies::StateCopies;
-use self::step::AppliedStep;
 use self::whole_model::WholeModel;
 use crate::balance::Balance;
 use crate::batch_norms::BatchNorms;
@@ -46,7 +45,6 @@ use crate::progress::{BestModel, RunProgress};
 use crate::recording::{RecordingThread, WorkerRecorder};
 use crate::session::Session;
 use crate::state_transfer::StateTransfer;
-use crate::step_timing::StepTiming;
 use crate::sync_policy::SyncPolicy;
 use crate::training_data::TrainingData;
 
@@ -60,6 +58,7 @@ mod histograms;
 mod initial;
 mod last_save;
 mod measuring;
+mod pending;
 mod rehearsal;
 mod restoration;
 mod saving;
@@ -143,14 +142,11 @@ pub struct Training {
     /// The thread that writes recordings; `None`: this worker is not recorded.
     recording: Option<RecordingThread>,
     memory_reports: MemoryReports,
-    /// The gradient of a step whose vote failed; other members may have committed the step.
-    held: Option<(Step, ReducedGradient)>,
-    /// The step that was applied last, until the weights of all slices have been gathered and it is recorded.
-    unfinished: Option<(CommittedStep, AppliedStep, StepTiming)>,
+    pending: Pending,
     /// The step whose weights [`StateView::gathered`] means; `None`: they are of no step.
     gathered: Option<Step>,
     transfer: StateTransfer,
-    /// The state before the first step; `None` before it is known.
+    /// The state before the first step; `None` before the run has started.
     beginning: Option<Beginning>,
     /// The copies of the state in the memory of this worker.
     state_copies: StateCopies,
@@ -175,8 +171,6 @@ pub struct Training {
     whole: WholeModel,
     /// The initial weights of a file; `None`: the seed determines them.
     initial: Option<SharedInitialWeights>,
-    /// Whether the start of the run is to be recorded.
-    is_starting: bool,
     /// Whether a notice that callbacks cannot save checkpoints was recorded.
     is_missing_folder_reported: bool,
 }
@@ -236,8 +230,7 @@ impl Training {
             recorder,
             recording: None,
             memory_reports: MemoryReports::default(),
-            held: None,
-            unfinished: None,
+            pending: Pending::Nothing,
             gathered: None,
             transfer: StateTransfer::default(),
             beginning: None,
@@ -256,7 +249,6 @@ impl Training {
             copies,
             whole: WholeModel::default(),
             initial: None,
-            is_starting: true,
             is_missing_folder_reported: false,
         })
     }

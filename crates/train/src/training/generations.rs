@@ -14,6 +14,7 @@ use ronde_protocol::transaction::{CatchUp, CatchUpPlan, CommittedStep};
 use ronde_protocol::{MembershipError, Rejoin, RejoinAnswer, RejoinAsk};
 
 use super::entry_facts::EntryFacts;
+use super::pending::{Pending, UnrecordedStep};
 use super::restoration::CopyRestoration;
 use super::{Training, vectors_mut};
 use crate::config::RoundSamples;
@@ -48,7 +49,7 @@ impl Training {
         self.state_copies.interrupt();
         self.restoration = CopyRestoration::default();
         self.share_initial_weights()?;
-        if std::mem::take(&mut self.is_starting) {
+        if self.beginning.is_none() {
             self.record_start();
             self.keep_beginning();
         }
@@ -127,7 +128,7 @@ impl Training {
             RejoinAsk::ExchangeSlices(words) => {
                 if entry.copies(self.member.group.rank()) {
                     // The outcome of a step before the copied state.
-                    self.unfinished = None;
+                    self.pending = Pending::Nothing;
                     self.gathered = None;
                 }
                 return Ok(RejoinAnswer::Words(self.gather_words(&words)?));
@@ -152,7 +153,7 @@ impl Training {
 
     /// Brings the session into this generation. Returns this rank's report of its log.
     fn enter_session(&mut self) -> Result<Vec<u8>, TrainError> {
-        let holds = self.holds_gradient(self.session.next_step());
+        let holds = self.pending.holds_gradient(self.session.next_step());
         let even = self.even_mesh()?;
         let (group, generation) = (self.member.group.clone(), self.member.generation);
         self.session.enter(group, generation, even.reports());
@@ -161,16 +162,20 @@ impl Training {
 
     /// Applies a step whose outcome this rank missed, with the gradient that it has kept.
     fn apply_missed(&mut self, committed: CommittedStep) -> Result<(), TrainError> {
-        if let Some((_, reduced)) = self.held.take() {
+        if let Some(reduced) = self.pending.take_gradient() {
             let applied = self.apply(&committed, reduced)?;
-            self.unfinished = Some((committed, applied, StepTiming::default()));
+            self.pending = Pending::Unrecorded(Box::new(UnrecordedStep {
+                committed,
+                applied,
+                timing: StepTiming::default(),
+            }));
         }
         Ok(())
     }
 
     /// Assigns the shards to the members that have the state. Returns whether all have it, or all wait for those that copy it.
     fn assign_shards(&mut self, catch_up: &CatchUpPlan) -> Result<bool, TrainError> {
-        self.held = None;
+        drop(self.pending.take_gradient());
         let is_divided = self.is_divided();
         if !is_divided {
             self.finish_unfinished();
@@ -196,11 +201,6 @@ impl Training {
             self.transfer = transfer.map_err(TrainError::Heal)?;
         }
         Ok(())
-    }
-
-    /// Returns whether this rank has kept the reduced gradient of a step.
-    pub(super) fn holds_gradient(&self, step: Step) -> bool {
-        matches!(&self.held, Some((held, _)) if *held == step)
     }
 
     /// Returns the assignment of shards to the members that have the state, while the remaining ones copy it. `None` if all

@@ -15,6 +15,7 @@ use ronde_protocol::transaction::{
     CommittedStep, LoadAgreement, MemberState, StateSource, VoteRequests,
 };
 
+use super::pending::Pending;
 use super::{Training, vectors, vectors_mut};
 use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, SlowWait, StateSnapshot,
@@ -286,7 +287,7 @@ impl Training {
             StateSource::Initial => self.load_together()?,
         };
         self.history.clear();
-        (self.held, self.unfinished) = (None, None);
+        self.pending = Pending::Nothing;
         if !has_loaded {
             self.begin_again(members)?;
         }

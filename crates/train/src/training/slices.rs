@@ -131,7 +131,7 @@ impl Training {
             has_state: !self.session.is_fresh() && self.session.is_complete(),
             term: term.unwrap_or_default(),
             next,
-            holds_gradient: self.session.is_complete() && self.holds_gradient(next),
+            holds_gradient: self.session.is_complete() && self.pending.holds_gradient(next),
             held: self.slices.held().clone(),
         }
     }

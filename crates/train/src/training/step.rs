@@ -2,13 +2,14 @@
 
 use ronde_clock::Stopwatch;
 use ronde_core::event::{PhaseTimes, SampleUnit};
-use ronde_core::spans::{SpanKind, SpanStart};
+use ronde_core::spans::SpanKind;
 use ronde_core::{Event, Rank, SkippedUpdate, Step};
 use ronde_data::Loader;
 use ronde_parallel::{CommittedUpdate, ReducedGradient, UpdateReport};
 use ronde_protocol::transaction::{CommittedStep, TransactionError};
 
 use super::Training;
+use super::pending::{AppliedStep, Pending, UnrecordedStep};
 use crate::callback::{Actions, StepReport};
 use crate::config::RoundSamples;
 use crate::divergence;
@@ -17,15 +18,6 @@ use crate::job_group::JobGroup;
 use crate::process_memory::ProcessMemory;
 use crate::step_timing::StepTiming;
 use crate::sync_policy::Feed;
-
-/// An update whose weights are not up to date on all ranks yet.
-pub(super) struct AppliedStep {
-    update: UpdateReport,
-    learning_rate: f64,
-    updating: Stopwatch,
-    /// The begin of the optimizer, for a recording.
-    span: SpanStart,
-}
 
 impl Training {
     /// Runs one step, from its batches to the updated weights.
@@ -80,7 +72,7 @@ impl Training {
             Err(error @ TransactionError::Diverged { .. }) => return Err(self.diagnose(error)),
             Err(error) => {
                 // Other members may have received all votes; then this gradient is final.
-                self.held = Some((step, reduced));
+                self.pending = Pending::InDoubt(step, reduced);
                 return Err(error.into());
             }
             Ok(committed) => committed,
@@ -126,7 +118,11 @@ impl Training {
     ) -> Result<(), TrainError> {
         if self.session.is_complete() {
             let applied = self.apply(committed, reduced)?;
-            self.unfinished = Some((committed.clone(), applied, timing));
+            self.pending = Pending::Unrecorded(Box::new(UnrecordedStep {
+                committed: committed.clone(),
+                applied,
+                timing,
+            }));
             self.gather_weights(committed.step)?;
             self.finish_applied();
         } else {
@@ -195,14 +191,14 @@ impl Training {
 
     /// Records the step that was applied last, after its weights have been gathered, unless that is done.
     pub(super) fn finish_applied(&mut self) {
-        if let Some((committed, applied, timing)) = self.unfinished.take() {
-            self.finish_step(&committed, applied, timing);
+        if let Some(step) = self.pending.take_unrecorded() {
+            self.finish_step(&step.committed, step.applied, step.timing);
         }
     }
 
     /// Loads the weights of a step that was applied before a new generation, and records it, unless there is none.
     pub(super) fn finish_unfinished(&mut self) {
-        if self.unfinished.is_some() {
+        if matches!(self.pending, Pending::Unrecorded(_)) {
             self.policy.edit().reload();
             self.finish_applied();
         }
