@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use ronde_clock::Stopwatch;
 use ronde_core::event::PhaseTimes;
@@ -23,12 +23,13 @@ use self::buckets::BucketTuning;
 use self::initial::SharedInitialWeights;
 use self::pending::Pending;
 use self::restoration::CopyRestoration;
+use self::run_saving::RunSaving;
 use self::state_copies::StateCopies;
 use self::whole_model::WholeModel;
 use crate::balance::Balance;
 use crate::batch_norms::BatchNorms;
 use crate::callback::Callback;
-use crate::checkpoints::{ReplicaLayout, Resume, RunCheckpoints};
+use crate::checkpoints::{Resume, RunCheckpoints};
 use crate::clock_alignment::ClockAlignment;
 use crate::config::TrainSection;
 use crate::core_pinning::CorePinning;
@@ -61,6 +62,7 @@ mod measuring;
 mod pending;
 mod rehearsal;
 mod restoration;
+mod run_saving;
 mod saving;
 mod slices;
 mod state_copies;
@@ -159,20 +161,13 @@ pub struct Training {
     tuning: Option<BucketTuning>,
     /// The measurement of the ranks' speeds; `None`: all have equal shares.
     balance: Option<Balance>,
-    /// The checkpoints of the run; `None`: none are saved or loaded.
-    checkpoints: Option<RunCheckpoints>,
-    layout: ReplicaLayout,
-    resume: Resume,
-    /// Set when the run is to stop after a step.
-    stop: Arc<AtomicBool>,
+    saving: RunSaving,
     callbacks: Vec<Box<dyn Callback>>,
     progress: RunProgress,
     copies: ModelCopies,
     whole: WholeModel,
     /// The initial weights of a file; `None`: the seed determines them.
     initial: Option<SharedInitialWeights>,
-    /// Whether a notice that callbacks cannot save checkpoints was recorded.
-    is_missing_folder_reported: bool,
 }
 
 /// Creates the session of a member, which compares the initial weights: ranks with different ones must not train.
@@ -240,16 +235,12 @@ impl Training {
             cores: None,
             tuning: None,
             balance: None,
-            checkpoints: None,
-            layout,
-            resume: Resume::Never,
-            stop: Arc::default(),
+            saving: RunSaving::without_checkpoints(layout),
             callbacks: Vec::new(),
             progress: RunProgress::default(),
             copies,
             whole: WholeModel::default(),
             initial: None,
-            is_missing_folder_reported: false,
         })
     }
 
@@ -268,8 +259,8 @@ impl Training {
         resume: Resume,
         stop: Arc<AtomicBool>,
     ) -> Self {
-        (self.checkpoints, self.resume, self.stop) = (checkpoints, resume, stop);
-        if let Some(checkpoints) = &mut self.checkpoints {
+        self.saving = self.saving.with(checkpoints, resume, stop);
+        if let Some(checkpoints) = self.saving.checkpoints_mut() {
             checkpoints.record_spans(self.recorder.background.clone());
         }
         self
@@ -561,7 +552,7 @@ impl Training {
 
     /// Returns whether this rank or the job is to stop.
     pub(crate) fn is_asked_to_stop(&self) -> bool {
-        self.stop.load(Ordering::SeqCst) || self.member.is_stopping()
+        self.saving.stops() || self.member.is_stopping()
     }
 
     /// Moves this thread to its dedicated core, if it has one.

@@ -51,7 +51,7 @@ impl Training {
 
     /// Returns whether all ranks try again to save a state, which rank 0 decides.
     fn agree_to_save_later(&self, left_s: f64) -> Result<bool, TrainError> {
-        let saving = self.checkpoints.as_ref();
+        let saving = self.saving.checkpoints();
         let is_possible = left_s > 0.0 && saving.is_some_and(RunCheckpoints::may_save_later);
         let mut decision = [u8::from(is_possible)];
         let group = &self.member.group;

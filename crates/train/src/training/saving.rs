@@ -3,7 +3,6 @@
 //! All ranks copy their share after the same step, because rank 0 requests a checkpoint with its vote; `docs/checkpoints.md` has
 //! the protocol. Rank 0 loads a whole state and the other ranks copy it as in healing, so both have one path.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
@@ -26,21 +25,13 @@ use crate::progress::RunProgress;
 impl Training {
     /// Returns the checkpoints and the position of this rank.
     fn checkpoints(&mut self) -> Option<(&mut RunCheckpoints, RankPosition<'_>)> {
-        let now = RankPosition {
-            rank: self.member.rank,
-            generation: self.member.generation,
-            next: self.session.next_step(),
-            identity: &self.plan.identity,
-            signature: &self.plan.signature,
-            layout: &self.layout,
-            tracker: &*self.member.tracker,
-        };
-        self.checkpoints.as_mut().map(|saving| (saving, now))
+        let next = self.session.next_step();
+        self.saving.at(&self.member, &self.plan, next)
     }
 
     /// Notes that no step follows the next save.
     pub(super) fn begin_last_save(&mut self) {
-        if let Some(saving) = &mut self.checkpoints {
+        if let Some(saving) = self.saving.checkpoints_mut() {
             saving.begin_last();
         }
     }
@@ -55,7 +46,7 @@ impl Training {
         // may be such a rank, so the requests of every rank count.
         let actions = self.progress.actions;
         if actions.save {
-            self.request_save();
+            self.saving.request(&self.member);
         }
         let prepared = self
             .checkpoints()
@@ -63,7 +54,7 @@ impl Training {
         let (save, note) = prepared.unwrap_or_default();
         // One member can save the state alone after all have left, unless each has a part of it.
         let stops_together = self.is_divided() && self.member.is_stopping();
-        let stop = self.stop.load(Ordering::Relaxed) || stops_together;
+        let stop = self.saving.stops() || stops_together;
         self.session.request(VoteRequests {
             save,
             stop,
@@ -72,22 +63,6 @@ impl Training {
             ..VoteRequests::default()
         });
         self.session.attach(note);
-    }
-
-    /// Makes a checkpoint due, or records once that its folder is missing.
-    fn request_save(&mut self) {
-        if let Some(saving) = &mut self.checkpoints {
-            saving.request();
-        } else if self.member.rank == Rank(0)
-            && !std::mem::replace(&mut self.is_missing_folder_reported, true)
-        {
-            self.member.tracker.record(Event::Notice {
-                rank: Some(self.member.rank),
-                message:
-                    "cannot save the checkpoint that a callback requests: checkpoint.to is not set"
-                        .to_owned(),
-            });
-        }
     }
 
     /// Processes the notes and requests that all ranks sent with their votes.
@@ -101,9 +76,10 @@ impl Training {
         if let Some((saving, now)) = self.checkpoints() {
             saving.receive_notes(&now, &committed.notes);
         }
-        if (self.checkpoints.as_ref()).is_some_and(RunCheckpoints::needs_memory) {
+        let saves = self.saving.checkpoints();
+        if saves.is_some_and(RunCheckpoints::needs_memory) {
             let bytes = self.saved_bytes();
-            if let Some(saving) = &mut self.checkpoints {
+            if let Some(saving) = self.saving.checkpoints_mut() {
                 saving.reserve(bytes);
             }
         }
@@ -111,16 +87,13 @@ impl Training {
             return self.stop_before(committed.step.next());
         }
         let leaves = committed.requests.leaves && self.member.ends_after(committed);
-        if leaves && self.is_divided() && self.checkpoints.is_some() {
+        if leaves && self.is_divided() && self.saving.checkpoints().is_some() {
             // A member that leaves may be the only one with its slices.
             self.save_last(committed.step.next())?;
         } else if committed.requests.save {
             self.begin_saving();
-            if self
-                .checkpoints
-                .as_ref()
-                .is_some_and(RunCheckpoints::blocks_training)
-            {
+            let saves = self.saving.checkpoints();
+            if saves.is_some_and(RunCheckpoints::blocks_training) {
                 self.finish_saving()?;
             }
         }
@@ -141,7 +114,7 @@ impl Training {
 
     /// Saves the state after the last step if checkpoints are configured so, and waits for a pending save.
     pub(super) fn save_at_end(&mut self) -> Result<(), TrainError> {
-        let saves = self.checkpoints.as_ref();
+        let saves = self.saving.checkpoints();
         if saves.is_some_and(RunCheckpoints::saves_at_end) {
             self.begin_last_save();
             self.save_last(self.session.next_step())?;
@@ -160,7 +133,7 @@ impl Training {
                 .map_err(TrainError::Farewell)?;
         }
         let is_saved =
-            |this: &Self| this.checkpoints.as_ref().and_then(RunCheckpoints::saved) == Some(next);
+            |this: &Self| this.saving.checkpoints().and_then(RunCheckpoints::saved) == Some(next);
         // A rank that has joined since the last save does not know of it.
         let known = group.all_gather(&[u8::from(is_saved(self))]);
         if known.map_err(TrainError::Farewell)?.contains(&0) {
@@ -218,7 +191,7 @@ impl Training {
         let vectors = vectors(&self.policy.state(), &self.copies);
         let owned = self.saved_elements();
         let share = (group.rank().0, group.size() as u32);
-        let slices = self.layout.share(&vectors, &owned, share);
+        let slices = self.saving.layout().share(&vectors, &owned, share);
         slices.iter().map(|slice| slice.bytes.len()).sum()
     }
 
@@ -230,15 +203,6 @@ impl Training {
         let next = self.session.next_step();
         // A checkpoint after the last evaluation has its model, too.
         self.keep_best(next);
-        let now = RankPosition {
-            rank: self.member.rank,
-            generation: self.member.generation,
-            next,
-            identity: &self.plan.identity,
-            signature: &self.plan.signature,
-            layout: &self.layout,
-            tracker: &*self.member.tracker,
-        };
         let snapshot = StateSnapshot {
             epoch: self.plan.batches.batch(next).epoch,
             world_size,
@@ -249,7 +213,7 @@ impl Training {
             progress: self.progress.encode(&self.callbacks),
             session: self.session.cursor(),
         };
-        if let Some(saving) = &mut self.checkpoints {
+        if let Some((saving, now)) = self.saving.at(&self.member, &self.plan, next) {
             saving.begin(&now, snapshot);
         }
     }
@@ -283,7 +247,7 @@ impl Training {
         let has_loaded = match source {
             StateSource::Members(_) => false,
             StateSource::Checkpoint => self.return_to_copies()? || self.load_together()?,
-            StateSource::Initial if self.resume == Resume::Never && !is_later => false,
+            StateSource::Initial if self.saving.resume() == Resume::Never && !is_later => false,
             StateSource::Initial => self.load_together()?,
         };
         self.history.clear();
@@ -349,7 +313,7 @@ impl Training {
     /// Loads the newest checkpoint: on rank 0 while the remaining ranks wait, which copy the state from it later; or on
     /// every rank, with the slices that it holds, if the state is divided.
     fn load_together(&mut self) -> Result<bool, TrainError> {
-        if self.checkpoints.is_none() {
+        if self.saving.checkpoints().is_none() {
             return Ok(false);
         }
         if !self.is_divided() {
@@ -383,10 +347,11 @@ impl Training {
     fn load_before(&mut self, end: u64) -> Result<Option<Step>, TrainError> {
         let (group, interval) = (self.member.group.clone(), self.poll_interval());
         let loads = self.member.rank == Rank(0) || self.is_divided();
-        let Some(saving) = &self.checkpoints else {
+        let (layout, resume) = (self.saving.layout(), self.saving.resume());
+        let Some(saving) = self.saving.checkpoints() else {
             return Ok(None);
         };
-        let (store, identity, shape) = (saving.store(), &self.plan.identity, &self.layout);
+        let (store, identity, shape) = (saving.store(), &self.plan.identity, layout);
         let address = saving.address().to_owned();
         let (sender, receiver) = mpsc::channel();
         let what = format!("the newest checkpoint in {address} to be loaded");
@@ -410,7 +375,7 @@ impl Training {
         edit.reload();
         let outcome = match loaded.map_err(TrainError::Heal)? {
             Some(Ok(Some(loaded))) => self.resume_from(loaded, address),
-            Some(Ok(None)) if self.resume == Resume::Required => {
+            Some(Ok(None)) if resume == Resume::Required => {
                 Err(TrainError::NoCheckpoint { address })
             }
             Some(Ok(None)) | None => Ok(None),

@@ -113,7 +113,7 @@ impl Training {
         }
         let section = &self.plan.config.checkpoint;
         let saves = section.every_steps > 0 || section.every_minutes > 0.0;
-        match self.checkpoints.is_some() && saves {
+        match self.saving.checkpoints().is_some() && saves {
             true => format!(
                 "{part} is on 1 worker, so all workers load the newest checkpoint after the loss of one"
             ),
@@ -126,7 +126,7 @@ impl Training {
     /// Returns the state of this member, for all others.
     pub(super) fn member_state(&self) -> MemberState {
         let next = self.session.next_step();
-        let term = self.checkpoints.as_ref().and_then(RunCheckpoints::term);
+        let term = self.saving.checkpoints().and_then(RunCheckpoints::term);
         MemberState {
             has_state: !self.session.is_fresh() && self.session.is_complete(),
             term: term.unwrap_or_default(),

@@ -243,7 +243,7 @@ impl Training {
         }
         let timer = Stopwatch::start();
         let group = self.member.group.clone();
-        let saved = self.checkpoints.as_ref().and_then(RunCheckpoints::saved);
+        let saved = self.saving.checkpoints().and_then(RunCheckpoints::saved);
         let saved = saved.map_or(-1, |step| step.0 as i64);
         let saved = group.all_gather(&[saved]).map_err(TrainError::Heal)?;
         let elements = self.policy.state().elements();
