@@ -23,6 +23,7 @@ use self::buckets::BucketTuning;
 use self::initial::SharedInitialWeights;
 use self::pending::Pending;
 use self::restoration::CopyRestoration;
+use self::run_reports::RunReports;
 use self::run_saving::RunSaving;
 use self::state_copies::StateCopies;
 use self::whole_model::WholeModel;
@@ -30,18 +31,15 @@ use crate::balance::Balance;
 use crate::batch_norms::BatchNorms;
 use crate::callback::Callback;
 use crate::checkpoints::{Resume, RunCheckpoints};
-use crate::clock_alignment::ClockAlignment;
 use crate::config::TrainSection;
 use crate::core_pinning::CorePinning;
 use crate::error::TrainError;
 use crate::evaluate::Evaluation;
-use crate::event_history::EventHistory;
 use crate::export;
 use crate::job_group::JobGroup;
 use crate::model_copies::ModelCopies;
 use crate::model_parts::ModelParts;
 use crate::plan::Plan;
-use crate::process_memory::MemoryReports;
 use crate::progress::{BestModel, RunProgress};
 use crate::recording::{RecordingThread, WorkerRecorder};
 use crate::session::Session;
@@ -62,6 +60,7 @@ mod measuring;
 mod pending;
 mod rehearsal;
 mod restoration;
+mod run_reports;
 mod run_saving;
 mod saving;
 mod slices;
@@ -133,17 +132,9 @@ pub struct Training {
     policy: SyncPolicy,
     session: Session,
     data: TrainingData,
-    times: PhaseTimes,
     /// The last committed step of this worker.
     last: Option<CommittedStep>,
-    /// The events of the last committed steps.
-    history: EventHistory,
-    /// The offset of this host's clock in this generation.
-    alignment: ClockAlignment,
-    recorder: Arc<WorkerRecorder>,
-    /// The thread that writes recordings; `None`: this worker is not recorded.
-    recording: Option<RecordingThread>,
-    memory_reports: MemoryReports,
+    reports: RunReports,
     pending: Pending,
     /// The step whose weights [`StateView::gathered`] means; `None`: they are of no step.
     gathered: Option<Step>,
@@ -194,7 +185,7 @@ impl Training {
         split: Split,
     ) -> Result<Self, TrainError> {
         let loss_scaling = plan.loss_scaling();
-        let recorder = Arc::<WorkerRecorder>::default();
+        let reports = RunReports::default();
         let mut chain = plan.prepare(chain).map_err(TrainError::Model)?;
         let batch_norms = BatchNorms::checked(&chain, &plan)?;
         let parts = ModelParts::of(&plan, &mut chain, &*split.train)?;
@@ -203,7 +194,7 @@ impl Training {
             &plan,
             (member.group.clone(), mesh.clone()),
             (chain, &*split.train),
-            (loss_scaling, &recorder),
+            (loss_scaling, &reports.recorder),
         )?;
         let session = new_session(&member, &plan, (&mesh, &policy));
         let state = policy.state();
@@ -218,13 +209,8 @@ impl Training {
             session,
             data: TrainingData::new(split, batch_norms, &plan.config.loader),
             plan,
-            times: PhaseTimes::default(),
             last: None,
-            history: EventHistory::default(),
-            alignment: ClockAlignment::default(),
-            recorder,
-            recording: None,
-            memory_reports: MemoryReports::default(),
+            reports,
             pending: Pending::Nothing,
             gathered: None,
             transfer: StateTransfer::default(),
@@ -261,7 +247,7 @@ impl Training {
     ) -> Self {
         self.saving = self.saving.with(checkpoints, resume, stop);
         if let Some(checkpoints) = self.saving.checkpoints_mut() {
-            checkpoints.record_spans(self.recorder.background.clone());
+            checkpoints.record_spans(self.reports.recorder.background.clone());
         }
         self
     }
@@ -269,7 +255,7 @@ impl Training {
     /// Adds the thread that writes recordings of this worker.
     #[must_use]
     pub(crate) fn with_recording(mut self, recording: RecordingThread) -> Self {
-        self.recording = Some(recording);
+        self.reports.record_by(recording);
         self
     }
 
@@ -312,7 +298,7 @@ impl Training {
 
     /// Returns the recorder of this worker's spans.
     pub(crate) fn recorder(&self) -> Arc<WorkerRecorder> {
-        self.recorder.clone()
+        self.reports.recorder.clone()
     }
 
     /// Returns this worker's rank in the newest generation.
@@ -443,12 +429,12 @@ impl Training {
                 self.unpin();
             }
             let some_copy_state = committed.requests.heals && !self.catch_up_if_due(&committed)?;
-            let span = self.recorder.spans.begin();
+            let span = self.reports.begin_span();
             self.copy_if_due(committed.step)?;
             self.save_if_requested(&committed)?;
             if committed.requests.save {
-                let step = committed.step.0;
-                self.recorder.spans.end(span, SpanKind::Checkpoint, step);
+                let step = committed.step;
+                self.reports.end_span(span, SpanKind::Checkpoint, step);
             }
             if self.member.ends_after(&committed) {
                 return Ok(GenerationEnd::NextGeneration);
@@ -477,7 +463,7 @@ impl Training {
                 .map(|best| best.evaluation.clone())
                 .or(evaluation),
             best,
-            times: self.times,
+            times: self.reports.times,
             samples: self.session.samples(),
             skipped: self.skipped_records(),
             duration_s,
@@ -543,9 +529,7 @@ impl Training {
         } else {
             export::serve_tensors(self)?;
         }
-        if let Some(recording) = &self.recording {
-            recording.flush();
-        }
+        self.reports.flush();
         self.member.group.barrier().map_err(TrainError::Farewell)?;
         Ok(self.member.finish())
     }
@@ -573,15 +557,14 @@ impl Training {
     fn load(&self) -> Result<Loader, TrainError> {
         let place = (&self.mesh, self.member.group.rank());
         let next = self.session.next_step();
-        self.data.load(&self.plan, place, next, &self.recorder)
+        self.data
+            .load(&self.plan, place, next, &self.reports.recorder)
     }
 
     /// Measures the offset of this host's clock. All members call it together.
     fn align_clocks(&mut self) -> Result<(), TrainError> {
-        let measured = ClockAlignment::measure(&*self.member.group);
-        self.alignment = measured.map_err(TrainError::ClockAlignment)?;
-        self.recorder.align(self.alignment);
-        Ok(())
+        let aligned = self.reports.align_clock(&*self.member.group);
+        aligned.map_err(TrainError::ClockAlignment)
     }
 
     /// Returns the number of committed steps.

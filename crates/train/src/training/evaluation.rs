@@ -45,8 +45,8 @@ impl Training {
             return Ok(None);
         };
         let settings = self.data.settings(&*test);
-        let spans = self.recorder.background.clone();
-        let span = self.recorder.spans.begin();
+        let spans = self.reports.recorder.background.clone();
+        let span = self.reports.begin_span();
         let evaluation = self.evaluate_average(step, |this| {
             evaluate(
                 &*this.member.group,
@@ -56,15 +56,15 @@ impl Training {
                 (settings, spans),
             )
         });
-        self.recorder.spans.end(span, SpanKind::Evaluation, step.0);
+        self.reports.end_span(span, SpanKind::Evaluation, step);
         let evaluation = evaluation?;
-        self.history.push(Event::Evaluated {
+        let evaluated = Event::Evaluated {
             step,
             loss: evaluation.loss,
             samples: evaluation.samples,
             metrics: evaluation.metrics.clone(),
-        });
-        self.report_history();
+        };
+        self.reports.push_and_report(evaluated, &self.member);
         let reductions = self.progress.reductions();
         let section = &self.plan.config.train;
         if self.progress.observe(step, &evaluation, section) {
@@ -87,14 +87,14 @@ impl Training {
             return;
         };
         let evaluation = best.evaluation;
-        self.history.push(Event::BestModel {
+        let best = Event::BestModel {
             step: best.step,
             metric: best.metric,
             loss: evaluation.loss,
             samples: evaluation.samples,
             metrics: evaluation.metrics,
-        });
-        self.report_history();
+        };
+        self.reports.push_and_report(best, &self.member);
     }
 
     /// Records the confusion matrix of the model that the run saves: the best one, or that of the last step.
@@ -116,8 +116,7 @@ impl Training {
             rows,
             classes,
         };
-        self.history.push(measured);
-        self.report_history();
+        self.reports.push_and_report(measured, &self.member);
     }
 
     /// Records on rank 0 that an evaluation has ended the run or reduced the learning rate.

@@ -181,7 +181,7 @@ impl Training {
             self.finish_unfinished();
         }
         if catch_up.each.contains(&CatchUp::CopyState) {
-            let shared = self.history.share(&*self.member.group, catch_up);
+            let shared = self.reports.share(&*self.member.group, catch_up);
             shared.map_err(TrainError::Heal)?;
         }
         if !is_divided {
@@ -233,13 +233,13 @@ impl Training {
 
     /// Waits until the state of every member is complete. All members call it at the same step.
     pub(super) fn catch_up(&mut self) -> Result<(), TrainError> {
-        let span = self.recorder.spans.begin();
+        let span = self.reports.begin_span();
         let group = self.member.group.clone();
         self.transfer.send_all(&*group).map_err(TrainError::Heal)?;
         self.heal()?;
         self.transfer.wait_sent().map_err(TrainError::Heal)?;
-        let step = self.session.next_step().0;
-        self.recorder.spans.end(span, SpanKind::CatchUp, step);
+        let step = self.session.next_step();
+        self.reports.end_span(span, SpanKind::CatchUp, step);
         Ok(())
     }
 
@@ -335,7 +335,7 @@ impl Training {
         if self.member.rank != Rank(0) {
             return;
         }
-        self.report_history();
+        self.reports.report(&self.member);
         let count = |course| catch_up.iter().filter(|each| **each == course).count() as u32;
         self.member.tracker.record(Event::Resumed {
             generation: self.member.generation,

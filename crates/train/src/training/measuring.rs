@@ -313,9 +313,9 @@ impl MeasuredTraining {
     }
 
     fn step(&mut self) -> Result<MeasuredStep, TrainError> {
-        let (before, begun) = (self.training.times, ronde_clock::seconds());
+        let (before, begun) = (self.training.reports.times, ronde_clock::seconds());
         self.training.step(&mut self.loader)?;
-        let (after, total_s) = (self.training.times, ronde_clock::seconds() - begun);
+        let (after, total_s) = (self.training.reports.times, ronde_clock::seconds() - begun);
         let times = PhaseTimes {
             wait_data_s: after.wait_data_s - before.wait_data_s,
             forward_s: after.forward_s - before.forward_s,

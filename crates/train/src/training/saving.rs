@@ -161,7 +161,7 @@ impl Training {
         let step = self.session.next_step();
         // The worker that recorded the last steps may be lost.
         self.finish_unfinished();
-        self.report_history();
+        self.reports.report(&self.member);
         let saved = self.save_while_possible(step)?;
         let tracker = &self.member.tracker;
         tracker.record(Event::RunStopped { step, saved });
@@ -250,7 +250,7 @@ impl Training {
             StateSource::Initial if self.saving.resume() == Resume::Never && !is_later => false,
             StateSource::Initial => self.load_together()?,
         };
-        self.history.clear();
+        self.reports.forget_steps();
         self.pending = Pending::Nothing;
         if !has_loaded {
             self.begin_again(members)?;

@@ -3,19 +3,18 @@
 use ronde_clock::Stopwatch;
 use ronde_core::event::{PhaseTimes, SampleUnit};
 use ronde_core::spans::SpanKind;
-use ronde_core::{Event, Rank, SkippedUpdate, Step};
+use ronde_core::{Event, Rank, Step};
 use ronde_data::Loader;
-use ronde_parallel::{CommittedUpdate, ReducedGradient, UpdateReport};
+use ronde_parallel::{CommittedUpdate, ReducedGradient};
 use ronde_protocol::transaction::{CommittedStep, TransactionError};
 
 use super::Training;
 use super::pending::{AppliedStep, Pending, UnrecordedStep};
+use super::run_reports::ReportedStep;
 use crate::callback::{Actions, StepReport};
 use crate::config::RoundSamples;
 use crate::divergence;
 use crate::error::TrainError;
-use crate::job_group::JobGroup;
-use crate::process_memory::ProcessMemory;
 use crate::step_timing::StepTiming;
 use crate::sync_policy::Feed;
 
@@ -25,7 +24,7 @@ impl Training {
     /// # Errors
     /// Data, engine, reduction or vote failed. The state changes only after the vote.
     pub fn step(&mut self, loader: &mut Loader) -> Result<CommittedStep, TrainError> {
-        let spans = self.recorder.spans.clone();
+        let spans = self.reports.recorder.spans.clone();
         let whole = spans.begin();
         let mut watch = Stopwatch::start();
         let mut times = PhaseTimes::default();
@@ -39,7 +38,7 @@ impl Training {
             member: &self.member,
             plan: &self.plan,
             progress: &self.progress,
-            recorder: &self.recorder,
+            recorder: &self.reports.recorder,
             data: &mut self.data,
             loader,
             times: &mut times,
@@ -50,7 +49,7 @@ impl Training {
             reduced_before_s = self.under_way_s();
         }
         let called = self.member.group.called_at_ns();
-        let arrived_s = called.map(|called| self.alignment.seconds(called));
+        let arrived_s = called.map(|called| self.reports.aligned_s(called));
         times.compute_s = watch.lap_s() - times.wait_data_s - exchange_s;
         let computed = self.policy.method().model().take_times();
         (times.forward_s, times.backward_s) = (computed.forward_s, computed.backward_s);
@@ -91,9 +90,9 @@ impl Training {
 
     /// Waits for the gradient of a step.
     fn reduce(&mut self, step: Step) -> Result<ReducedGradient, TrainError> {
-        let span = self.recorder.spans.begin();
+        let span = self.reports.begin_span();
         let reduced = self.policy.method().reduce();
-        self.recorder.spans.end(span, SpanKind::Reduce, step.0);
+        self.reports.end_span(span, SpanKind::Reduce, step);
         match reduced {
             Ok(reduced) => Ok(reduced),
             Err(error) => {
@@ -138,7 +137,7 @@ impl Training {
         committed: &CommittedStep,
         reduced: ReducedGradient,
     ) -> Result<AppliedStep, TrainError> {
-        let span = self.recorder.spans.begin();
+        let span = self.reports.begin_span();
         let updating = Stopwatch::start();
         let step = committed.step;
         let learning_rate = self.learning_rate(step)?;
@@ -225,12 +224,20 @@ impl Training {
         self.record_weights(step);
         let digest = self.digest(step);
         self.session.set_digest(digest);
-        self.recorder.spans.end(span, SpanKind::Optimizer, step.0);
+        self.reports.end_span(span, SpanKind::Optimizer, step);
         times.compute_s += updating.elapsed_s();
-        self.times.add(&times);
         self.last = Some(committed.clone());
-        let timing = StepTiming { times, arrived_s };
-        self.record_step(committed, update, learning_rate, timing);
+        let part = self.policy.part_group();
+        let of_part = part.map_or(0, |group| group.bytes_sent());
+        let reported = ReportedStep {
+            committed,
+            update,
+            learning_rate,
+            timing: StepTiming { times, arrived_s },
+            bytes_sent: self.member.group.bytes_sent() + of_part,
+            events: self.policy.events(committed),
+        };
+        self.reports.push_step(reported, &self.member);
         let report = StepReport {
             step,
             epoch: committed.epoch,
@@ -320,74 +327,5 @@ impl Training {
                 _ => SampleUnit::Sample,
             },
         });
-    }
-
-    fn record_step(
-        &mut self,
-        committed: &CommittedStep,
-        applied: UpdateReport,
-        learning_rate: f64,
-        StepTiming { times, arrived_s }: StepTiming,
-    ) {
-        let JobGroup {
-            rank,
-            group,
-            tracker,
-            ..
-        } = &self.member;
-        let part = self.policy.part_group();
-        let bytes_sent = group.bytes_sent() + part.map_or(0, |group| group.bytes_sent());
-        tracker.record(Event::StepTimes {
-            rank: *rank,
-            step: committed.step,
-            times,
-            arrived_s,
-            bytes_sent,
-        });
-        if self.memory_reports.is_due(times.total_s())
-            && let Some(memory) = ProcessMemory::read()
-        {
-            tracker.record(Event::MemoryUsed {
-                rank: *rank,
-                step: committed.step,
-                resident_bytes: memory.resident,
-                peak_bytes: memory.peak,
-            });
-        }
-        self.history.push(Event::StepCommitted {
-            step: committed.step,
-            epoch: committed.epoch,
-            generation: committed.generation,
-            loss: committed.loss,
-            samples: committed.samples,
-            targets: committed.targets,
-            skipped: committed.skipped,
-            learning_rate,
-            gradient_norm: applied.gradient_norm,
-            skipped_update: match committed.targets {
-                0 => Some(SkippedUpdate::NoTargets),
-                _ => applied.is_skipped.then_some(SkippedUpdate::Overflow),
-            },
-            duration_s: times.total_s(),
-        });
-        for event in self.policy.events(committed) {
-            self.history.push(event);
-        }
-        if let Some(verdict) = committed.epoch_verdict {
-            self.history.push(Event::EpochFinished {
-                epoch: verdict.epoch,
-                used_once: verdict.used_once,
-                missing: verdict.missing,
-                repeated: verdict.repeated,
-            });
-        }
-        self.report_history();
-    }
-
-    /// Reports committed steps on rank 0. A new rank 0 also reports those that the previous one may not have reported.
-    pub(super) fn report_history(&mut self) {
-        if self.member.rank == Rank(0) {
-            self.history.report(&*self.member.tracker);
-        }
     }
 }
