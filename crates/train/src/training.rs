@@ -18,8 +18,8 @@ use ronde_protocol::GenerationPurpose;
 use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::{CommittedStep, SliceExchange};
 
+use self::assignment::RankAssignment;
 use self::beginning::Beginning;
-use self::buckets::BucketTuning;
 use self::initial::SharedInitialWeights;
 use self::pending::Pending;
 use self::restoration::CopyRestoration;
@@ -27,7 +27,6 @@ use self::run_reports::RunReports;
 use self::run_saving::RunSaving;
 use self::state_copies::StateCopies;
 use self::whole_model::WholeModel;
-use crate::balance::Balance;
 use crate::batch_norms::BatchNorms;
 use crate::callback::Callback;
 use crate::checkpoints::{Resume, RunCheckpoints};
@@ -47,6 +46,7 @@ use crate::state_transfer::StateTransfer;
 use crate::sync_policy::SyncPolicy;
 use crate::training_data::TrainingData;
 
+mod assignment;
 mod balancing;
 mod beginning;
 mod buckets;
@@ -126,9 +126,7 @@ impl TrainingResult {
 pub struct Training {
     member: JobGroup,
     plan: Plan,
-    parts: ModelParts,
-    /// The layers and the shards of each rank in this generation.
-    mesh: StepLayout,
+    assignment: RankAssignment,
     policy: SyncPolicy,
     session: Session,
     data: TrainingData,
@@ -148,10 +146,6 @@ pub struct Training {
     restoration: CopyRestoration,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
-    /// The tuning of the bucket size; `None` after the size was chosen.
-    tuning: Option<BucketTuning>,
-    /// The measurement of the ranks' speeds; `None`: all have equal shares.
-    balance: Option<Balance>,
     saving: RunSaving,
     callbacks: Vec<Box<dyn Callback>>,
     progress: RunProgress,
@@ -189,22 +183,21 @@ impl Training {
         let mut chain = plan.prepare(chain).map_err(TrainError::Model)?;
         let batch_norms = BatchNorms::checked(&chain, &plan)?;
         let parts = ModelParts::of(&plan, &mut chain, &*split.train)?;
-        let mesh = parts.layout(plan.shards.shards(), member.group.size())?;
+        let assignment = RankAssignment::even(parts, plan.shards.shards(), member.group.size())?;
         let policy = SyncPolicy::new(
             &plan,
-            (member.group.clone(), mesh.clone()),
+            (member.group.clone(), assignment.layout().clone()),
             (chain, &*split.train),
             (loss_scaling, &reports.recorder),
         )?;
-        let session = new_session(&member, &plan, (&mesh, &policy));
+        let session = new_session(&member, &plan, (assignment.layout(), &policy));
         let state = policy.state();
         let copies = ModelCopies::new(&plan.config.train, state.held_weights());
         let slices = SliceExchange::new(state.held());
         let layout = slices::checkpoint_layout(&plan, &state, loss_scaling);
         Ok(Self {
             member,
-            parts,
-            mesh,
+            assignment,
             policy,
             session,
             data: TrainingData::new(split, batch_norms, &plan.config.loader),
@@ -219,8 +212,6 @@ impl Training {
             slices,
             restoration: CopyRestoration::default(),
             cores: None,
-            tuning: None,
-            balance: None,
             saving: RunSaving::without_checkpoints(layout),
             callbacks: Vec::new(),
             progress: RunProgress::default(),
@@ -329,13 +320,14 @@ impl Training {
     /// Returns whether the members of this generation have different parts of the weights.
     pub(crate) fn divides_weights(&self) -> bool {
         let gathers = self.plan.config.parallel.zero_level() == ZeroLevel::Weights;
-        self.mesh.divides_model() || gathers && self.mesh.replicas() > 1
+        let layout = self.assignment.layout();
+        layout.divides_model() || gathers && layout.replicas() > 1
     }
 
     /// Returns the layers and the shards that each rank computes.
     #[must_use]
     pub fn mesh(&self) -> &StepLayout {
-        &self.mesh
+        self.assignment.layout()
     }
 
     /// Returns the elements of the state that each rank answers for: see [`StateView::owned`].
@@ -555,10 +547,10 @@ impl Training {
 
     /// Starts the loader of this rank's shards, from the next step.
     fn load(&self) -> Result<Loader, TrainError> {
-        let place = (&self.mesh, self.member.group.rank());
+        let position = (self.assignment.layout(), self.member.group.rank());
         let next = self.session.next_step();
         self.data
-            .load(&self.plan, place, next, &self.reports.recorder)
+            .load(&self.plan, position, next, &self.reports.recorder)
     }
 
     /// Measures the offset of this host's clock. All members call it together.

@@ -3,11 +3,6 @@
 //! The trained bits do not depend on the size, because every element is summed over shards separately. All ranks
 //! gather the times of all ranks, so they make the same choice.
 
-use ronde_core::{CollectivesExt, Event, Rank};
-
-use super::Training;
-use crate::error::TrainError;
-
 /// The sizes to try, in bytes. The first one is the default.
 const SIZES: [usize; 3] = [4 << 20, 1 << 20, 16 << 20];
 /// The number of initial steps that are not measured, because they touch memory for the first time.
@@ -23,13 +18,13 @@ const WORTH: f64 = 0.98;
 pub(super) struct BucketTuning {
     sizes: Vec<usize>,
     /// The shortest step of each size so far, in seconds.
-    shortest: Vec<f64>,
+    pub(super) shortest: Vec<f64>,
     steps: usize,
 }
 
 /// The action after a step.
 #[derive(Debug, PartialEq)]
-enum TuningAction {
+pub(super) enum TuningAction {
     /// Keep the current size.
     Stay,
     /// Try another size.
@@ -61,7 +56,7 @@ impl BucketTuning {
     }
 
     /// Records the time of a step and returns the next action.
-    fn step_took(&mut self, seconds: f64) -> TuningAction {
+    pub(super) fn step_took(&mut self, seconds: f64) -> TuningAction {
         let Some(counted) = self.steps.checked_sub(WARM_UP) else {
             self.steps += 1;
             return TuningAction::Stay;
@@ -79,7 +74,7 @@ impl BucketTuning {
     }
 
     /// Returns the size with the shortest time, summed over all ranks; `all` holds the times of each rank in turn.
-    fn choose(&self, all: &[f64]) -> usize {
+    pub(super) fn choose(&self, all: &[f64]) -> usize {
         let sum = |index: usize| -> f64 {
             let ranks = all.chunks_exact(self.sizes.len());
             ranks.map(|times| times[index]).sum()
@@ -91,48 +86,6 @@ impl BucketTuning {
             }
         }
         self.sizes[best]
-    }
-}
-
-impl Training {
-    /// Starts the tuning in a new generation, unless the run file sets a size or the slices of a divided state follow the
-    /// buckets. All members call it before their first step.
-    pub(super) fn tune_buckets(&mut self) {
-        let is_sliced = self.plan.config.parallel.is_divided();
-        if self.plan.config.comm.bucket_bytes_max.is_some() || is_sliced {
-            return;
-        }
-        if let Some(strategy) = self.policy.every_step() {
-            strategy.set_bucket_bytes(BucketTuning::first());
-            let buckets = |size| strategy.buckets_of(size);
-            self.tuning = BucketTuning::new(self.member.group.size(), buckets);
-        }
-    }
-
-    /// Continues the tuning after a step whose computation and communication took `seconds`.
-    pub(super) fn step_took(&mut self, seconds: f64) -> Result<(), TrainError> {
-        let (Some(tuning), Some(strategy)) = (&mut self.tuning, self.policy.every_step()) else {
-            return Ok(());
-        };
-        let size = match tuning.step_took(seconds) {
-            TuningAction::Stay => return Ok(()),
-            TuningAction::Try(size) => size,
-            TuningAction::Choose => {
-                let all = self.member.group.all_gather(&tuning.shortest);
-                let size = tuning.choose(&all.map_err(TrainError::BucketSize)?);
-                self.tuning = None;
-                if self.member.rank == Rank(0) {
-                    self.member.tracker.record(Event::BucketSizeChosen {
-                        step: self.session.next_step(),
-                        bucket_bytes_max: size as u64,
-                        buckets: strategy.buckets_of(size) as u64,
-                    });
-                }
-                size
-            }
-        };
-        strategy.set_bucket_bytes(size);
-        Ok(())
     }
 }
 

@@ -43,7 +43,7 @@ impl Training {
     /// Brings all members of a new generation to the same step, in the order of [`Rejoin`]. Workers that join a running job also
     /// call it before their first step.
     pub(super) fn synchronize(&mut self) -> Result<(), TrainError> {
-        let before = self.mesh.clone();
+        let before = self.assignment.layout().clone();
         self.align_clocks()?;
         self.transfer = StateTransfer::default();
         self.state_copies.interrupt();
@@ -118,8 +118,9 @@ impl Training {
             RejoinAsk::Apply(committed) => self.apply_missed(committed)?,
             RejoinAsk::Assign => {
                 entry.all_compute = self.assign_shards(&entry.plan)?;
-                if let Some(before) = &entry.before {
-                    self.report_layout(before);
+                let may_divide = self.plan.config.parallel.divides_model();
+                if let Some(before) = entry.before.as_ref().filter(|_| may_divide) {
+                    self.assignment.report_change(before, &self.member);
                 }
                 self.tune_buckets();
                 self.measure_speeds();
@@ -277,7 +278,7 @@ impl Training {
     /// Assigns shards to all members again after their states are complete. Returns whether the assignment changed.
     pub(super) fn all_compute(&mut self) -> Result<bool, TrainError> {
         let even = self.even_mesh()?;
-        if self.mesh.shards().computing() == even.shards().computing() {
+        if self.assignment.layout().shards().computing() == even.shards().computing() {
             return Ok(false);
         }
         self.assign(even)?;
@@ -300,35 +301,13 @@ impl Training {
         let part = mesh.model_part(group.rank());
         self.session.set_digest_of(part.unwrap_or(u32::MAX));
         let regrouped = self.policy.method().enter(group, mesh.clone());
-        self.mesh = mesh;
+        self.assignment.replace(mesh);
         regrouped.map_err(|source| TrainError::of_step(self.session.next_step(), source))
     }
 
     /// Returns the layout in which as many members as possible have shards, evenly.
     pub(super) fn even_mesh(&self) -> Result<StepLayout, TrainError> {
-        let shards = self.mesh.shards().shards();
-        self.parts.layout(shards, self.member.group.size())
-    }
-
-    /// Reports how the workers divide the model from now on, if that has changed.
-    fn report_layout(&self, before: &StepLayout) {
-        let shape = |layout: &StepLayout| {
-            let spares = layout.ranks() - layout.members();
-            [
-                layout.columns(),
-                layout.tensors(),
-                layout.replicas(),
-                spares,
-            ]
-        };
-        let may_divide = self.plan.config.parallel.divides_model();
-        if self.member.rank != Rank(0) || !may_divide || shape(before) == shape(&self.mesh) {
-            return;
-        }
-        let layout = self.parts.describe(&self.mesh);
-        let message = layout.unwrap_or_else(|| "each worker has the whole model".to_owned());
-        let rank = None;
-        self.member.tracker.record(Event::Notice { rank, message });
+        self.assignment.even_layout(self.member.group.size())
     }
 
     fn record_resumed(&mut self, catch_up: &[CatchUp]) {

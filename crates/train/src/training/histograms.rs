@@ -38,7 +38,7 @@ impl Training {
 
     /// Records the histograms of the weights after a step, on the first rank with each layer.
     pub(super) fn record_weights(&self, step: Step) {
-        let place = self.mesh.place(self.member.group.rank());
+        let place = self.assignment.layout().place(self.member.group.rank());
         let Some(place) = place.filter(|place| place.replica == 0) else {
             return;
         };
@@ -49,7 +49,7 @@ impl Training {
         let state = self.policy.state();
         let state = state.model();
         let is_own = |layer: usize| {
-            let mut stages = self.mesh.stages().iter();
+            let mut stages = self.assignment.layout().stages().iter();
             stages.any(|stage| stage.column == place.column && stage.layers.contains(&layer))
         };
         for (index, tensor) in state.tensors().iter().enumerate() {

@@ -63,7 +63,8 @@ impl Training {
             }
             false => self.loss_of_slices("each slice"),
         };
-        let (servers, computing) = (self.mesh.servers(), workers - self.mesh.servers());
+        let servers = self.assignment.layout().servers();
+        let computing = workers - servers;
         let computing = match computing {
             1 => "1 worker computes".to_owned(),
             more => format!("{more} workers compute"),

@@ -303,7 +303,7 @@ impl Training {
         let division = self.division();
         let predicted = self.policy.describe_stages();
         for message in [
-            self.parts.describe(&self.mesh),
+            self.assignment.describe(),
             predicted,
             compression,
             division,
@@ -317,7 +317,7 @@ impl Training {
             name: self.plan.config.run.name.clone(),
             plan: self.plan.identity.hex(),
             world_size: self.member.group.size() as u32,
-            logical_shards: self.mesh.shards().shards(),
+            logical_shards: self.assignment.layout().shards().shards(),
             parameters: self.policy.state().model().parameters() as u64,
             steps: self.plan.steps,
             epochs: self.plan.epochs,
