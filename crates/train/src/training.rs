@@ -20,6 +20,7 @@ use ronde_protocol::transaction::{CommittedStep, SliceExchange};
 
 use self::assignment::RankAssignment;
 use self::beginning::Beginning;
+use self::decisions::Decisions;
 use self::initial::SharedInitialWeights;
 use self::pending::Pending;
 use self::restoration::CopyRestoration;
@@ -39,7 +40,7 @@ use crate::job_group::JobGroup;
 use crate::model_copies::ModelCopies;
 use crate::model_parts::ModelParts;
 use crate::plan::Plan;
-use crate::progress::{BestModel, RunProgress};
+use crate::progress::BestModel;
 use crate::recording::{RecordingThread, WorkerRecorder};
 use crate::session::Session;
 use crate::state_transfer::StateTransfer;
@@ -50,6 +51,7 @@ mod assignment;
 mod balancing;
 mod beginning;
 mod buckets;
+mod decisions;
 mod entry_facts;
 mod evaluation;
 mod generations;
@@ -130,8 +132,6 @@ pub struct Training {
     policy: SyncPolicy,
     session: Session,
     data: TrainingData,
-    /// The last committed step of this worker.
-    last: Option<CommittedStep>,
     reports: RunReports,
     pending: Pending,
     /// The step whose weights [`StateView::gathered`] means; `None`: they are of no step.
@@ -147,8 +147,7 @@ pub struct Training {
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
     saving: RunSaving,
-    callbacks: Vec<Box<dyn Callback>>,
-    progress: RunProgress,
+    decisions: Decisions,
     copies: ModelCopies,
     whole: WholeModel,
     /// The initial weights of a file; `None`: the seed determines them.
@@ -202,7 +201,6 @@ impl Training {
             session,
             data: TrainingData::new(split, batch_norms, &plan.config.loader),
             plan,
-            last: None,
             reports,
             pending: Pending::Nothing,
             gathered: None,
@@ -213,8 +211,7 @@ impl Training {
             restoration: CopyRestoration::default(),
             cores: None,
             saving: RunSaving::without_checkpoints(layout),
-            callbacks: Vec::new(),
-            progress: RunProgress::default(),
+            decisions: Decisions::default(),
             copies,
             whole: WholeModel::default(),
             initial: None,
@@ -224,7 +221,7 @@ impl Training {
     /// Adds functions that are called after steps and evaluations and can request actions.
     #[must_use]
     pub fn with_callbacks(mut self, callbacks: Vec<Box<dyn Callback>>) -> Self {
-        self.callbacks = callbacks;
+        self.decisions.set_callbacks(callbacks);
         self
     }
 
@@ -449,7 +446,7 @@ impl Training {
         }
         let best = self.best_model();
         let trained = TrainingResult {
-            last: self.last.clone(),
+            last: self.reports.last().cloned(),
             evaluation: best
                 .as_ref()
                 .map(|best| best.evaluation.clone())

@@ -17,7 +17,6 @@ use super::Training;
 use super::state_copies::StateCopies;
 use crate::error::TrainError;
 use crate::model_copies::ModelCopies;
-use crate::progress::RunProgress;
 
 /// What the seed or the initial file do not determine of the state before the first step. All vectors that are not here are zeros,
 /// apart from the weights.
@@ -38,7 +37,7 @@ impl Training {
         let whole = whole.map(|(number, vector)| (number, vector.values.to_vec()));
         self.beginning = Some(Beginning {
             session: self.session.cursor(),
-            progress: self.progress.encode(&self.callbacks),
+            progress: self.decisions.encode(),
             whole: whole.collect(),
         });
     }
@@ -91,9 +90,10 @@ impl Training {
         drop(vectors);
         edit.reload();
         self.copies = ModelCopies::new(&self.plan.config.train, self.policy.state().held_weights());
-        self.progress = RunProgress::decode(&beginning.progress, &mut self.callbacks)?;
+        self.decisions.restore(&beginning.progress)?;
         self.state_copies = StateCopies::default();
-        (self.gathered, self.last) = (None, None);
+        self.gathered = None;
+        self.reports.forget_last();
         let digest = self.policy.state().digest(None);
         if !self.session.resume(&beginning.session, digest) {
             return Err(TrainError::Impossible {

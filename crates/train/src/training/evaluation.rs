@@ -14,7 +14,7 @@ impl Training {
     pub(crate) fn is_complete(&self) -> bool {
         self.session.next_step().0 >= self.plan.steps
             || self.session.last_requests().complete
-            || self.progress.is_stopped()
+            || self.decisions.progress().is_stopped()
     }
 
     /// Evaluates if an evaluation is due after the last committed step.
@@ -65,13 +65,9 @@ impl Training {
             metrics: evaluation.metrics.clone(),
         };
         self.reports.push_and_report(evaluated, &self.member);
-        let reductions = self.progress.reductions();
         let section = &self.plan.config.train;
-        if self.progress.observe(step, &evaluation, section) {
-            for callback in &mut self.callbacks {
-                callback.after_evaluation(step, &evaluation, &mut self.progress.actions);
-            }
-            self.report_decisions(step, self.progress.reductions() > reductions);
+        if let Some(has_reduced) = self.decisions.observe(step, &evaluation, section) {
+            self.report_decisions(step, has_reduced);
         }
         self.report_best(step);
         if self.is_complete() {
@@ -101,7 +97,7 @@ impl Training {
     fn report_confusion(&mut self, step: Step, last: &Evaluation) {
         let section = &self.plan.config.train;
         let best = section.keep_best.as_ref();
-        let best = best.and_then(|metric| self.progress.best(metric));
+        let best = best.and_then(|metric| self.decisions.progress().best(metric));
         let (step, saved) = match &best {
             Some(best) => (best.step, &best.evaluation),
             None => (step, last),
@@ -134,7 +130,8 @@ impl Training {
                 plateau.metric, plateau.patience, plateau.factor,
             ));
         }
-        if let (true, Some(stopping)) = (self.progress.is_stopped(), &section.early_stopping) {
+        let is_stopped = self.decisions.progress().is_stopped();
+        if let (true, Some(stopping)) = (is_stopped, &section.early_stopping) {
             notice(format!(
                 "the run ends early after step {step}: `{}` has not improved in {} evaluations",
                 stopping.metric, stopping.patience,
@@ -173,12 +170,12 @@ impl Training {
     /// Returns the best model, if the run keeps it and has evaluated one.
     pub(super) fn best_model(&self) -> Option<BestModel> {
         let metric = self.plan.config.train.keep_best.as_ref()?;
-        self.progress.best(metric)
+        self.decisions.progress().best(metric)
     }
 
     /// Copies the model before step `next` as the best one, if its evaluation was the best.
     pub(super) fn keep_best(&mut self, next: Step) {
-        if self.progress.best_step().map(Step::next) == Some(next) {
+        if self.decisions.progress().best_step().map(Step::next) == Some(next) {
             self.copies.keep_best(self.policy.state().held_weights());
         }
     }

@@ -20,7 +20,6 @@ use super::{Training, vectors_mut};
 use crate::config::RoundSamples;
 use crate::error::TrainError;
 use crate::event_history::share_bytes;
-use crate::progress::RunProgress;
 use crate::state_transfer::{self, StateTransfer};
 use crate::step_timing::StepTiming;
 
@@ -224,12 +223,11 @@ impl Training {
         if !catch_up.each.contains(&CatchUp::CopyState) {
             return Ok(());
         }
-        let mut bytes = self.progress.encode(&self.callbacks).into_bytes();
+        let mut bytes = self.decisions.encode().into_bytes();
         let shared = share_bytes(&mut bytes, &*self.member.group, catch_up);
         shared.map_err(TrainError::Heal)?;
         let text = String::from_utf8_lossy(&bytes);
-        self.progress = RunProgress::decode(&text, &mut self.callbacks)?;
-        Ok(())
+        self.decisions.restore(&text)
     }
 
     /// Waits until the state of every member is complete. All members call it at the same step.

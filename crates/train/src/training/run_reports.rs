@@ -20,6 +20,8 @@ use crate::step_timing::StepTiming;
 pub(super) struct RunReports {
     /// The time of each phase so far.
     pub(super) times: PhaseTimes,
+    /// The last committed step of this worker.
+    last: Option<CommittedStep>,
     /// The events of the last committed steps.
     history: EventHistory,
     /// The offset of this host's clock in this generation.
@@ -110,6 +112,16 @@ impl RunReports {
         self.history.share(group, catch_up)
     }
 
+    /// Returns the last committed step of this worker.
+    pub(super) fn last(&self) -> Option<&CommittedStep> {
+        self.last.as_ref()
+    }
+
+    /// Forgets the last committed step, because the run begins again.
+    pub(super) fn forget_last(&mut self) {
+        self.last = None;
+    }
+
     /// Removes the events of committed steps, because another state was loaded.
     pub(super) fn forget_steps(&mut self) {
         self.history.clear();
@@ -120,6 +132,7 @@ impl RunReports {
         let StepTiming { times, arrived_s } = step.timing;
         self.times.add(&times);
         let (rank, committed) = (member.rank, step.committed);
+        self.last = Some(committed.clone());
         member.tracker.record(Event::StepTimes {
             rank,
             step: committed.step,

@@ -20,7 +20,6 @@ use crate::checkpoints::{
     self, LoadedCheckpoint, RankPosition, Resume, RunCheckpoints, SlowWait, StateSnapshot,
 };
 use crate::error::TrainError;
-use crate::progress::RunProgress;
 
 impl Training {
     /// Returns the checkpoints and the position of this rank.
@@ -44,7 +43,7 @@ impl Training {
     pub(super) fn prepare_vote(&mut self) {
         // The callbacks of all ranks have seen the same reports, except for those of a rank that has joined since. Rank 0
         // may be such a rank, so the requests of every rank count.
-        let actions = self.progress.actions;
+        let actions = self.decisions.actions();
         if actions.save {
             self.saving.request(&self.member);
         }
@@ -210,7 +209,7 @@ impl Training {
             owned: self.saved_elements(),
             weights: (!self.divides_weights())
                 .then(|| weight_hash::hash(self.policy.state().model().values())),
-            progress: self.progress.encode(&self.callbacks),
+            progress: self.decisions.encode(),
             session: self.session.cursor(),
         };
         if let Some((saving, now)) = self.saving.at(&self.member, &self.plan, next) {
@@ -403,14 +402,11 @@ impl Training {
         loaded: LoadedCheckpoint,
         address: String,
     ) -> Result<Option<Step>, TrainError> {
-        self.progress = match &loaded.progress {
-            Some(text) => RunProgress::decode(text, &mut self.callbacks)?,
-            None => RunProgress::default(),
-        };
+        self.decisions.load(loaded.progress.as_deref())?;
         let parents = self.plan.identity.lineage();
         let parent = parents.last().filter(|parent| parent.plan == loaded.plan);
         if parent.is_some() {
-            self.progress.extend();
+            self.decisions.extend();
         }
         let step = loaded.step;
         let digest = self.digest(Step(step.0.saturating_sub(1)));

@@ -19,7 +19,6 @@ use ronde_protocol::transaction::{MemberState, StateSource};
 use super::{Training, vectors, vectors_mut};
 use crate::checkpoints::RunCheckpoints;
 use crate::error::TrainError;
-use crate::progress::RunProgress;
 
 /// The tag of the messages with copies.
 const TAG: Tag = Tag(0x636f_7079);
@@ -187,7 +186,7 @@ impl Training {
         StateCopy {
             next,
             session: self.session.cursor(),
-            progress: self.progress.encode(&self.callbacks),
+            progress: self.decisions.encode(),
             parts: own.collect(),
             held: state.held(),
         }
@@ -300,7 +299,7 @@ impl Training {
         drop(state);
         edit.reload();
         self.slices.loaded(copy.held.clone());
-        self.progress = RunProgress::decode(&copy.progress, &mut self.callbacks)?;
+        self.decisions.restore(&copy.progress)?;
         let digest = self.digest(Step(step.0.saturating_sub(1)));
         if !self.session.resume(&copy.session, digest) {
             return Err(TrainError::Impossible {

@@ -11,7 +11,7 @@ use ronde_protocol::transaction::{CommittedStep, TransactionError};
 use super::Training;
 use super::pending::{AppliedStep, Pending, UnrecordedStep};
 use super::run_reports::ReportedStep;
-use crate::callback::{Actions, StepReport};
+use crate::callback::StepReport;
 use crate::config::RoundSamples;
 use crate::divergence;
 use crate::error::TrainError;
@@ -37,7 +37,7 @@ impl Training {
         let mut feed = Feed {
             member: &self.member,
             plan: &self.plan,
-            progress: &self.progress,
+            progress: self.decisions.progress(),
             recorder: &self.reports.recorder,
             data: &mut self.data,
             loader,
@@ -226,7 +226,6 @@ impl Training {
         self.session.set_digest(digest);
         self.reports.end_span(span, SpanKind::Optimizer, step);
         times.compute_s += updating.elapsed_s();
-        self.last = Some(committed.clone());
         let part = self.policy.part_group();
         let of_part = part.map_or(0, |group| group.bytes_sent());
         let reported = ReportedStep {
@@ -246,22 +245,18 @@ impl Training {
             learning_rate,
             gradient_norm: update.gradient_norm,
         };
-        // The vote on this step has carried the earlier requests.
-        self.progress.actions = Actions::default();
-        for callback in &mut self.callbacks {
-            callback.after_step(&report, &mut self.progress.actions);
-        }
+        self.decisions.after_step(&report);
     }
 
     /// Returns the learning rate of a step of the run.
     fn learning_rate(&self, step: Step) -> Result<f64, TrainError> {
         let step = self.plan.rate_step(step);
-        self.progress.learning_rate(&self.plan, step)
+        self.decisions.progress().learning_rate(&self.plan, step)
     }
 
     /// Returns the number of skipped records for the summary.
     pub(super) fn skipped_records(&self) -> u64 {
-        let last = self.last.as_ref().map(|last| last.step);
+        let last = self.reports.last().map(|last| last.step);
         self.data
             .skipped_records(&self.plan, last, self.session.samples())
     }
