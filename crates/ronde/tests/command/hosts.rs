@@ -187,7 +187,9 @@ fn half_of_the_hosts_is_not_a_majority() {
     hosts.cable("down");
     running.wait_stdout("waiting: 1 of 2 members of generation ", 1);
     hosts.cable("up");
-    running.wait_stdout("\"event\":\"recovered\"", 1);
+    // The members may continue in the same group, so not every such break ends with a recovery.
+    let steps = running.stdout().matches("step_committed").count();
+    running.wait_stdout("step_committed", steps + 20);
     assert_eq!(running.workers(), before, "no worker was restarted");
     let events = whole(&dir, running.wait(), EPOCHS);
     agent.wait().expect(0, &[]);

@@ -15,6 +15,12 @@ use tempfile::TempDir;
 /// The longest wait before a test fails, for a busy machine.
 const WAIT_MAX: Duration = Duration::from_secs(600);
 
+/// How long the last output of a process that has ended is waited for.
+const READ_MAX: Duration = Duration::from_secs(10);
+
+/// How many last lines of an output a failure shows.
+const LINES_SHOWN: usize = 40;
+
 /// The command under test.
 pub(crate) const RONDE: &str = env!("CARGO_BIN_EXE_ronde");
 
@@ -251,12 +257,7 @@ impl Running {
     #[track_caller]
     pub(crate) fn after_steps(&mut self, steps: u64) -> BTreeMap<u32, u32> {
         let committed = format!("\"event\":\"step_committed\",\"step\":{steps},");
-        let mut so_far = (0, 0);
-        until("steps are committed", || {
-            let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{ended:?}: {}", self.stderr.text());
-            self.stdout.has(&committed, 1, &mut so_far)
-        });
+        self.wait_stdout(&committed, 1);
         self.workers()
     }
 
@@ -274,23 +275,36 @@ impl Running {
     /// Waits until standard output contains `text` `times` times.
     #[track_caller]
     pub(crate) fn wait_stdout(&mut self, text: &str, times: usize) {
-        let mut so_far = (0, 0);
-        until(text, || {
-            let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{ended:?}: {}", self.stderr.text());
-            self.stdout.has(text, times, &mut so_far)
-        });
+        self.wait_output(|running| &running.stdout, text, times);
     }
 
     /// Waits until standard error contains `text` `times` times.
     #[track_caller]
     pub(crate) fn wait_stderr(&mut self, text: &str, times: usize) {
+        self.wait_output(|running| &running.stderr, text, times);
+    }
+
+    /// Waits until an output contains `text` `times` times, and fails once the process has ended without it.
+    #[track_caller]
+    fn wait_output(&mut self, output: fn(&Self) -> &Collected, text: &str, times: usize) {
         let mut so_far = (0, 0);
+        let mut ended = None;
         until(text, || {
-            let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{ended:?}: {}", self.stderr.text());
-            self.stderr.has(text, times, &mut so_far)
+            ended = self.child.try_wait().unwrap();
+            output(self).has(text, times, &mut so_far) || ended.is_some()
         });
+        let Some(status) = ended else { return };
+        // The last lines of a process may be read after its end.
+        let has_text = || output(self).has(text, times, &mut so_far);
+        if !holds_within(READ_MAX, has_text) {
+            let lines = |output: &Collected| {
+                let text = output.text();
+                let first = text.lines().count().saturating_sub(LINES_SHOWN);
+                text.lines().skip(first).collect::<Vec<_>>().join("\n")
+            };
+            let (out, err) = (lines(&self.stdout), lines(&self.stderr));
+            panic!("no {text:?} before the end, {status}; stderr:\n{err}\nstdout:\n{out}");
+        }
     }
 
     /// Returns the processes that this process has started and that have not ended.
