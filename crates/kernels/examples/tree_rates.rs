@@ -10,7 +10,8 @@
 use std::time::Instant;
 
 use ronde_kernels::{
-    Level, Matrix, Products, ShortFormat, multiply_in_tree, multiply_with, with_level,
+    Convolution, Level, Matrix, Products, ShortFormat, add_exactly, multiply_in_tree,
+    multiply_with, with_level,
 };
 
 /// The number of turns.
@@ -50,6 +51,7 @@ fn compare(name: &str, mut works: Vec<Work<'_>>) {
 fn main() {
     for level in Level::supported() {
         with_level(level, || {
+            convolutions(level);
             matrices(level, Products::F32, [512, 1024, 1024]);
             matrices(level, Products::F32, [512, 784, 1024]);
             matrices(level, Products::F32, [4096, 512, 512]);
@@ -60,6 +62,66 @@ fn main() {
                 }
             }
         });
+    }
+}
+
+/// Compares the sums of gradients of the weights of convolutions: one shard after the other, and several together.
+fn convolutions(level: Level) {
+    let shape = |channels, side, outputs, kernel, stride| Convolution {
+        channels,
+        size: [side; 2],
+        outputs,
+        kernel: [kernel; 2],
+        stride: [stride; 2],
+        padding: [kernel / 2; 2],
+    };
+    for shape in [
+        shape(64, 32, 128, 3, 2),
+        shape(128, 16, 128, 3, 1),
+        shape(128, 16, 256, 3, 2),
+        shape(256, 8, 256, 3, 1),
+        shape(256, 8, 512, 3, 2),
+        shape(256, 8, 512, 1, 2),
+        shape(512, 4, 512, 3, 1),
+    ] {
+        let samples = 64;
+        let [input, output, weights] = shape.elements();
+        let (x, dy) = (vec![0.5; samples * input], vec![0.25; samples * output]);
+        let (x, dy) = (&x, &dy);
+        let mut works: Vec<Work<'_>> = Vec::new();
+        for shards in [2, 16, 64] {
+            let each = samples / shards;
+            let most = shape.shards_in_cache(each);
+            for together in [1, most].into_iter().take(most) {
+                let mut sums = vec![vec![0.0; weights]; 8];
+                works.push((
+                    format!("{shards} shards, {together} together"),
+                    Box::new(move || {
+                        let groups = shards.div_ceil(together);
+                        for group in 0..groups {
+                            let count = together.min(shards - group * together);
+                            let first = group * together * each;
+                            let end = first + count * each;
+                            let (x, dy) = (
+                                &x[first * input..end * input],
+                                &dy[first * output..end * output],
+                            );
+                            let lens = vec![each; count];
+                            let level = group.trailing_ones() as usize;
+                            let (outputs, to) = (0..shape.outputs, &mut sums[level]);
+                            let products = Products::F32;
+                            shape.weight_gradient_in_tree(outputs, products, &lens, x, dy, to);
+                            for slot in 0..level {
+                                let (left, right) = sums.split_at_mut(slot + 1);
+                                add_exactly(&mut right[0], &left[slot]);
+                            }
+                        }
+                    }),
+                ));
+            }
+        }
+        let name = format!("{} {shape:?}", level.name());
+        compare(&name, works);
     }
 }
 

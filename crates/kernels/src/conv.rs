@@ -22,10 +22,12 @@ use fold::Fold;
 use image::{GroupImage, OutputGroup, groups, images_of_group};
 use planes::Planes;
 use windows::{FlippedWeights, PackedWindows};
-use winograd::{TiledWeights, WinogradForward, WinogradWeightGradient};
+use winograd::{TiledWeights, WinogradForward, WinogradTreeGradient, WinogradWeightGradient};
 
+use crate::elementwise::add_exactly;
 use crate::gemm::{Matrix, Panels, ProductSize, drive, drive_packed, pack_left};
 use crate::scratch::lend;
+use crate::shard_tree::{ShardStep, slots};
 use crate::simd::Products;
 use crate::simd::{SimdKernel, SimdVector, dispatch, dispatch_products};
 
@@ -35,6 +37,9 @@ const OUTPUTS_TOGETHER: usize = 16;
 /// The least number of channels of the output from which the gradient of the weights is faster in tiles than in Winograd's form:
 /// windows are packed for all of them together.
 const TILED_OUTPUTS: usize = 128;
+
+/// The number of bytes of the images of shards whose gradients of the weights are added in the cache.
+const SHARDS_BYTES: usize = 5 << 20;
 
 /// The lengths of a convolution without dilation and groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -326,28 +331,12 @@ impl Convolution {
         dy: &[f32],
         dw: &mut [f32],
     ) {
-        let weights = self.outputs * self.window();
-        self.check(samples, x.len(), weights, dy.len());
-        assert!(
-            outputs.end <= self.outputs && dw.len() == outputs.len() * self.window(),
-            "weights of outputs {outputs:?} of {self:?}"
-        );
-        let in_winograd = winograd::applies(self)
-            && (products != Products::Bf16Tiles || self.outputs < TILED_OUTPUTS);
-        if in_winograd {
-            let all = 0..self.outputs;
-            let gathered = (outputs != all).then(|| self.some_outputs(samples, dy, &outputs));
-            return dispatch(WinogradWeightGradient {
-                shape: Self {
-                    outputs: outputs.len(),
-                    ..*self
-                },
-                samples,
-                x,
-                dy: gathered.as_deref().unwrap_or(dy),
-                group_tiles: winograd::group_tiles(self.channels.max(self.outputs)),
-                dw,
-            });
+        self.check_outputs(&outputs, samples, [x.len(), dy.len(), dw.len()]);
+        if self.gradient_is_winograd(products) {
+            let gathered =
+                (outputs.len() != self.outputs).then(|| self.some_outputs(samples, dy, &outputs));
+            let dy = gathered.as_deref().unwrap_or(dy);
+            return dispatch(self.winograd_gradient(outputs.len(), samples, x, dy, dw));
         }
         let gradient = weights::WeightGradient {
             shape: self.flattened(),
@@ -362,6 +351,142 @@ impl Convolution {
             _ => Products::F32,
         };
         dispatch_products(products, gradient);
+    }
+
+    /// Computes the sum over shards of the gradients of the weights of some channels of the output along the binary tree of the
+    /// exact sum. `shards` has the numbers of samples, which follow each other.
+    ///
+    /// The tree adds neighbours to pairs, pairs to quadruples and so on; a subtree without a right neighbour is lifted. A sum
+    /// that is NaN is the canonical NaN. Each gradient has the bits of [`Convolution::weight_gradient_of`]. Cost: as that, with the
+    /// additions in the cache if at most [`Convolution::shards_in_cache`] shards are given, else through memory for a gradient of
+    /// each level of the tree.
+    ///
+    /// # Panics
+    /// If lengths do not match, or there is no shard.
+    pub fn weight_gradient_in_tree(
+        &self,
+        outputs: Range<usize>,
+        products: Products,
+        shards: &[usize],
+        x: &[f32],
+        dy: &[f32],
+        dw: &mut [f32],
+    ) {
+        let samples = shards.iter().sum();
+        assert!(!shards.is_empty(), "a gradient of no shard");
+        if shards.len() == 1 {
+            return self.weight_gradient_of(outputs, products, samples, x, dy, dw);
+        }
+        self.check_outputs(&outputs, samples, [x.len(), dy.len(), dw.len()]);
+        let most = shards.iter().max().copied().unwrap_or(0);
+        if most == 0 {
+            return dw.fill(0.0);
+        }
+        if products == Products::Bf16Tiles || self.bytes_of_shard(most).is_none() {
+            return self.add_weight_gradients(&outputs, products, shards, [x, dy], dw);
+        }
+        if self.gradient_is_winograd(products) {
+            let gathered =
+                (outputs.len() != self.outputs).then(|| self.some_outputs(samples, dy, &outputs));
+            let dy = gathered.as_deref().unwrap_or(dy);
+            let all = self.winograd_gradient(outputs.len(), samples, x, dy, dw);
+            return dispatch(WinogradTreeGradient { all, shards });
+        }
+        let all = weights::WeightGradient {
+            shape: self.flattened(),
+            samples,
+            x,
+            dy,
+            outputs,
+            dw,
+        };
+        dispatch_products(Products::F32, weights::WeightGradientTree { all, shards });
+    }
+
+    /// Returns the number of shards of some samples, a power of two, whose gradients of the weights are best added by one call of
+    /// [`Convolution::weight_gradient_in_tree`]: 1 if the images of two do not fit the cache together, or have so many positions that
+    /// writing each gradient is a small part of the time.
+    #[must_use]
+    pub fn shards_in_cache(&self, samples: usize) -> usize {
+        let fits = |bytes: usize| (SHARDS_BYTES / bytes.max(1)).max(1);
+        let count = self.bytes_of_shard(samples).map_or(1, fits);
+        1 << count.ilog2()
+    }
+
+    /// Returns the number of bytes that a shard needs beside others, or nothing if it has too many positions.
+    fn bytes_of_shard(&self, samples: usize) -> Option<usize> {
+        match winograd::applies(self) {
+            true => winograd::bytes_of_shard(self, samples),
+            false => weights::bytes_of_shard(&self.flattened(), samples),
+        }
+    }
+
+    /// Adds the gradients of shards through memory.
+    fn add_weight_gradients(
+        &self,
+        outputs: &Range<usize>,
+        products: Products,
+        shards: &[usize],
+        [x, dy]: [&[f32]; 2],
+        dw: &mut [f32],
+    ) {
+        let [input, output, _] = self.elements();
+        let mut sums = vec![Vec::new(); slots(shards.len())];
+        let mut first = 0;
+        for (shard, &samples) in shards.iter().enumerate() {
+            let range = first..first + samples;
+            let mut found = vec![0.0; dw.len()];
+            self.weight_gradient_of(
+                outputs.clone(),
+                products,
+                samples,
+                &x[range.start * input..range.end * input],
+                &dy[range.start * output..range.end * output],
+                &mut found,
+            );
+            let step = ShardStep::of(shard, shards.len());
+            for slot in step.added_slots() {
+                let mut left: Vec<f32> = std::mem::take(&mut sums[slot]);
+                add_exactly(&mut left, &found);
+                found = left;
+            }
+            sums[step.to] = found;
+            first = range.end;
+        }
+        dw.copy_from_slice(&sums[0]);
+    }
+
+    /// Returns whether the gradient of the weights is computed in Winograd's form.
+    fn gradient_is_winograd(&self, products: Products) -> bool {
+        winograd::applies(self) && (products != Products::Bf16Tiles || self.outputs < TILED_OUTPUTS)
+    }
+
+    /// Returns the gradient of the weights of the channels of the output whose gradient `dy` is.
+    fn winograd_gradient<'a>(
+        &self,
+        outputs: usize,
+        samples: usize,
+        x: &'a [f32],
+        dy: &'a [f32],
+        dw: &'a mut [f32],
+    ) -> WinogradWeightGradient<'a> {
+        WinogradWeightGradient {
+            shape: Self { outputs, ..*self },
+            samples,
+            x,
+            dy,
+            group_tiles: winograd::group_tiles(self.channels.max(self.outputs)),
+            dw,
+        }
+    }
+
+    /// Checks the lengths of the input, the output's gradient and the gradient of the weights of some outputs.
+    fn check_outputs(&self, outputs: &Range<usize>, samples: usize, [x, dy, dw]: [usize; 3]) {
+        self.check(samples, x, self.outputs * self.window(), dy);
+        assert!(
+            outputs.end <= self.outputs && dw == outputs.len() * self.window(),
+            "weights of outputs {outputs:?} of {self:?}"
+        );
     }
 }
 

@@ -24,6 +24,7 @@ mod moves;
 mod pool;
 mod rectifier;
 mod scratch;
+mod shard_tree;
 mod short;
 mod simd;
 mod squares;

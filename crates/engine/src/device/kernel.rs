@@ -29,9 +29,10 @@ pub use element::{
 };
 pub use format::{FormatKernels, PackKernel, RoundKernel, UnpackKernel};
 pub use image::{
-    AddToChannelsKernel, ConvolveInputGradientKernel, ConvolveKernel, ConvolveWeightGradientKernel,
-    ImageKernels, MapPlanesGradientKernel, MapPlanesKernel, MaxPoolGradientKernel, MaxPoolKernel,
-    PlaneMap, SumChannelsKernel,
+    AddToChannelsKernel, ConvolveInputGradientKernel, ConvolveKernel,
+    ConvolveShardsWeightGradientKernel, ConvolveWeightGradientKernel, ImageKernels,
+    MapPlanesGradientKernel, MapPlanesKernel, MaxPoolGradientKernel, MaxPoolKernel, PlaneMap,
+    SumChannelsKernel,
 };
 pub use matrix::{
     MatrixKernels, MatrixOf, MatrixSlice, MultiplyKernel, MultiplyShardsKernel, RepeatRowKernel,

@@ -356,24 +356,39 @@ impl<'a> TensorGradients<'a> {
         samples: usize,
         mut write: impl FnMut(usize, Range<usize>, &mut TensorGradients<'_>),
     ) {
-        let Some((first, rest)) = tensors.joined().split_first() else {
-            return write(0, 0..samples, self);
-        };
-        write(first.place, first.samples.clone(), self);
+        self.add_groups(1, some, tensors, |group, to| match group.first() {
+            Some(of) => write(of.place, of.samples.clone(), to),
+            None => write(0, 0..samples, to),
+        });
+    }
+
+    /// Lets `write` write the gradients of some tensors, summed over the joined shards of each group in the order of the exact sum.
+    /// The sums of groups are then added in this order. A group has `together` shards, a power of two; the last one may have fewer.
+    /// Without joined shards there is one empty group, for all samples.
+    pub(crate) fn add_groups(
+        &mut self,
+        together: usize,
+        some: Range<usize>,
+        tensors: Tensors<'_>,
+        mut write: impl FnMut(&[JoinedShard], &mut TensorGradients<'_>),
+    ) {
+        debug_assert!(together.is_power_of_two(), "subtrees of the exact sum");
+        let mut groups = tensors.joined().chunks(together);
+        write(groups.next().unwrap_or_default(), self);
         let device = tensors.device();
         let length = |tensor: usize| match some.contains(&tensor) {
             true => self.get(tensor).length(),
             false => 0,
         };
         let lengths: Vec<usize> = (0..some.end).map(length).collect();
-        let shards = 1 + rest.len() as u32;
-        // The sum that begins with the first shard is where the gradients belong; others have memory of their own.
-        let mut sums: Vec<(Node, Option<Vec<DeviceBuffer>>)> = vec![(Node::leaf(0, shards), None)];
-        for (shard, of) in (1..).zip(rest) {
+        let count = 1 + groups.len() as u32;
+        // The sum that begins with the first group is where the gradients belong; others have memory of their own.
+        let mut sums: Vec<(Node, Option<Vec<DeviceBuffer>>)> = vec![(Node::leaf(0, count), None)];
+        for (number, group) in (1..).zip(groups) {
             let found = lengths.iter().map(|length| device.allocate(*length));
             let mut found = TensorGradients::Foreign(found.collect());
-            write(of.place, of.samples.clone(), &mut found);
-            let (mut node, mut found) = (Node::leaf(shard, shards), found.foreign());
+            write(group, &mut found);
+            let (mut node, mut found) = (Node::leaf(number, count), found.foreign());
             while let Some((_, left)) = sums.pop_if(|(left, _)| node.is_right_sibling_of(*left)) {
                 let mut left = left.map(TensorGradients::Foreign);
                 let to = left.as_mut().unwrap_or(self);
@@ -384,7 +399,7 @@ impl<'a> TensorGradients<'a> {
                     }
                     .run_on(device);
                 }
-                node = node.parent(shards);
+                node = node.parent(count);
                 match left {
                     Some(left) => found = left.foreign(),
                     None => {

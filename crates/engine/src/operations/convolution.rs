@@ -6,8 +6,8 @@ use super::only;
 use crate::activation::Activation;
 use crate::context::ForwardContext;
 use crate::device::kernel::{
-    AddToChannelsKernel, ConvolveInputGradientKernel, ConvolveKernel, ConvolveWeightGradientKernel,
-    SumChannelsKernel,
+    AddToChannelsKernel, ConvolveInputGradientKernel, ConvolveKernel,
+    ConvolveShardsWeightGradientKernel, ConvolveWeightGradientKernel, SumChannelsKernel,
 };
 use crate::error::EngineError;
 use crate::graph::Computation;
@@ -23,6 +23,41 @@ pub(crate) struct Convolve {
 impl Convolve {
     fn output_size(&self) -> [usize; 2] {
         self.shape.each.output_size()
+    }
+
+    /// Returns the number of joined shards whose gradients of the weights one kernel computes and adds.
+    fn shards_together(&self, operands: [&Activation; 2], tensors: Tensors<'_>) -> usize {
+        let is_packed = |of: &Activation| of.packed_format().is_some();
+        if self.shape.groups > 1 || operands.into_iter().any(is_packed) {
+            return 1;
+        }
+        let most = tensors.joined().iter().map(|of| of.samples.len()).max();
+        most.map_or(1, |samples| self.shape.each.shards_in_cache(samples))
+    }
+
+    /// Computes the gradients of the weights of joined shards, several in one kernel.
+    fn add_weight_gradients(
+        &self,
+        together: usize,
+        [x, gradient]: [&Activation; 2],
+        tensors: Tensors<'_>,
+        to: &mut TensorGradients<'_>,
+    ) {
+        to.add_groups(together, 0..1, tensors, |group, to| {
+            let ([first, ..], [.., last]) = (group, group) else {
+                return;
+            };
+            let samples = first.samples.start..last.samples.end;
+            let (x, gradient) = (x.some_samples(&samples), gradient.some_samples(&samples));
+            ConvolveShardsWeightGradientKernel {
+                shape: self.shape.each,
+                x: x.values(),
+                dy: gradient.values(),
+                dw: to.get(0),
+                shards: group.iter().map(|of| of.samples.len()).collect(),
+            }
+            .run_on(tensors.device());
+        });
     }
 }
 
@@ -130,22 +165,38 @@ impl GraphOperation for Convolve {
         let format = format.filter(|_| format == gradient.rounded_to());
         let places = self.output_size().iter().product();
         let own = 0..1 + usize::from(self.has_bias);
-        to.add_shards(own, tensors, x.samples(), |_, samples, to| {
+        let together = match format {
+            None => self.shards_together([x, gradient], tensors),
+            Some(_) => 1,
+        };
+        let rest = match together {
+            1 => own,
+            _ => {
+                self.add_weight_gradients(together, [x, gradient], tensors, to);
+                1..own.end
+            }
+        };
+        if rest.is_empty() {
+            return Ok(());
+        }
+        to.add_shards(rest.clone(), tensors, x.samples(), |_, samples, to| {
             let (x, gradient) = (&x.some_samples(&samples), &gradient.some_samples(&samples));
             let blocks = tensors.blocks_of_products(x.samples());
             blocks.run([x, gradient], [], |samples, [x, given], []| {
                 let adds = samples.start > 0;
-                tensors.write_or_add(adds, to.get(0), |to| {
-                    ConvolveWeightGradientKernel {
-                        shape: self.shape,
-                        format,
-                        samples: samples.len(),
-                        x,
-                        dy: given,
-                        dw: to,
-                    }
-                    .run_on(device);
-                });
+                if rest.contains(&0) {
+                    tensors.write_or_add(adds, to.get(0), |to| {
+                        ConvolveWeightGradientKernel {
+                            shape: self.shape,
+                            format,
+                            samples: samples.len(),
+                            x,
+                            dy: given,
+                            dw: to,
+                        }
+                        .run_on(device);
+                    });
+                }
                 if self.has_bias {
                     tensors.write_or_add(adds, to.get(1), |to| {
                         SumChannelsKernel {

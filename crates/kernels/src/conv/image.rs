@@ -8,7 +8,7 @@ use crate::scratch::ScratchBuffer;
 use crate::simd::SimdVector;
 
 /// The number of outputs of a group, limited by the packed columns of the matrix product.
-const COLUMNS_MAX: usize = 1056;
+pub(super) const COLUMNS_MAX: usize = 1056;
 
 /// Several whole images, or rows of one.
 #[derive(Debug, Clone, PartialEq, Eq)]

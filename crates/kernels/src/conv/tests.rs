@@ -219,6 +219,105 @@ fn a_sample_has_the_same_bits_wherever_it_lies_in_a_batch() {
     });
 }
 
+/// Adds the gradients of shards as the exact sum does, level by level.
+fn added_in_levels(mut sums: Vec<Vec<f32>>) -> Vec<f32> {
+    while sums.len() > 1 {
+        let pairs = sums.chunks(2).map(|pair| match pair {
+            [left, right] => {
+                let mut sum = left.clone();
+                add_exactly(&mut sum, right);
+                sum
+            }
+            alone => alone[0].clone(),
+        });
+        sums = pairs.collect();
+    }
+    sums.remove(0)
+}
+
+#[test]
+fn a_sum_of_shards_has_the_bits_of_their_gradients() {
+    let all_shards: [&[usize]; 6] = [
+        &[1],
+        &[1, 1],
+        &[2, 2, 1],
+        &[1, 1, 1, 1, 1, 1, 1],
+        &[2, 0, 3, 1, 1],
+        &[40, 90],
+    ];
+    let compare = |shape: Convolution, shards: &[usize], products: Products| {
+        let samples: usize = shards.iter().sum();
+        let [input, output, weights] = shape.elements();
+        let operand = |length, seed| values_for(products, length, seed);
+        let (mut x, mut dy) = (operand(samples * input, 7), operand(samples * output, 8));
+        // A payload and values that cancel or vanish.
+        x[0] = f32::from_bits(0x7fc0_0123);
+        x[input / 2..input].fill(-0.0);
+        dy[output * samples - 1] = f32::INFINITY;
+        let mut starts = 0;
+        let each = shards.iter().map(|&samples| {
+            let of = starts..starts + samples;
+            starts = of.end;
+            let mut dw = vec![f32::NAN; weights];
+            let x = &x[of.start * input..of.end * input];
+            let dy = &dy[of.start * output..of.end * output];
+            shape.weight_gradient(products, samples, x, dy, &mut dw);
+            dw
+        });
+        let expected = added_in_levels(each.collect());
+        let bits = |values: &[f32]| -> Vec<u32> { values.iter().map(|v| v.to_bits()).collect() };
+        let outputs = shape.outputs;
+        for range in [0..outputs, 0..outputs.min(16), outputs / 32 * 16..outputs] {
+            let part = range.start * shape.window()..range.end * shape.window();
+            let mut got = vec![f32::NAN; part.len()];
+            shape.weight_gradient_in_tree(range.clone(), products, shards, &x, &dy, &mut got);
+            let same = bits(&got) == bits(&expected[part]);
+            assert!(same, "{products:?} {shape:?} {shards:?} {range:?}");
+        }
+    };
+    at_every_level(|| {
+        for (shape, _) in shapes() {
+            for shards in all_shards {
+                compare(shape, shards, Products::F32);
+            }
+        }
+    });
+    let shape = Convolution {
+        channels: 64,
+        size: [4, 5],
+        outputs: 144,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+    };
+    for products in [Products::Bf16Tiles, Products::F16Sums] {
+        emulated::run(|| compare(shape, &[1, 2, 1], products));
+    }
+}
+
+#[test]
+fn shards_of_small_images_are_added_together() {
+    let shape = |channels, side| Convolution {
+        channels,
+        size: [side; 2],
+        outputs: channels,
+        kernel: [3, 3],
+        stride: [1, 1],
+        padding: [1, 1],
+    };
+    for (shape, samples, many) in [
+        (shape(512, 4), 1, true),
+        (shape(256, 8), 1, true),
+        (shape(3, 8), 1, true),
+        (shape(64, 64), 1, false),
+        (shape(512, 4), 1000, false),
+    ] {
+        let shards = shape.shards_in_cache(samples);
+        assert!(shards.is_power_of_two(), "{shape:?}");
+        assert_eq!(shards > 1, many, "{shape:?}: {shards}");
+    }
+}
+
 #[test]
 #[should_panic(expected = "input, weights, output")]
 fn mismatched_lengths_are_rejected() {

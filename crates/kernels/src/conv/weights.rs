@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "vector loads and stores in the innermost loops")]
 
 mod tiled;
+mod tree;
 
 use std::ops::Range;
 
@@ -11,6 +12,8 @@ use crate::gemm::chunks;
 use crate::moves::transpose_into;
 use crate::scratch::lend;
 use crate::simd::{PanelForm, SimdKernel, SimdVector};
+
+pub(super) use tree::{WeightGradientTree, bytes_of_shard};
 
 /// The number of taps of a register tile: with four vectors of outputs, 24 sums.
 const TAPS: usize = 6;
@@ -129,7 +132,7 @@ impl WeightGradientPass<'_> {
         for (tile, sums) in self.taps.chunks(TAPS).zip(sums.chunks_mut(TAPS * width)) {
             // Missing taps repeat the last one and are not written.
             let taps = std::array::from_fn(|i| tile[i.min(tile.len() - 1)]);
-            let found = self.tile::<V, C>(&taps, panel);
+            let found = self.tile::<V, C>(&taps, 0..self.row_starts.len(), panel);
             let elements = tile.len() * width;
             for (tap, found) in found.iter().enumerate().take(tile.len()) {
                 for (c, found) in found.iter().enumerate() {
@@ -145,7 +148,8 @@ impl WeightGradientPass<'_> {
         }
     }
 
-    /// Multiplies some taps with the outputs of a panel and sums over positions in order.
+    /// Multiplies some taps with the outputs of a panel and sums over the positions of some rows in order. The panel begins with
+    /// these rows.
     #[expect(
         clippy::needless_range_loop,
         reason = "indices of registers; iterators hide from the compiler that they are"
@@ -154,22 +158,24 @@ impl WeightGradientPass<'_> {
     fn tile<V: SimdVector, const C: usize>(
         &self,
         taps: &[usize; TAPS],
+        rows: Range<usize>,
         panel: &[f32],
     ) -> [[V; C]; TAPS] {
         let (width, step) = (C * V::LANES, self.stride);
-        let last = self.row_starts.last().copied().unwrap_or(0) + (self.width - 1) * step;
+        let row_starts = &self.row_starts[rows];
+        let last = row_starts.last().copied().unwrap_or(0) + (self.width - 1) * step;
         let furthest = taps.iter().max().copied().unwrap_or(0);
         assert!(
-            last + furthest < self.image.len() && self.row_starts.is_sorted(),
+            last + furthest < self.image.len() && row_starts.is_sorted(),
             "windows end in the image"
         );
         assert!(
-            panel.len() >= self.row_starts.len() * self.width * width,
+            panel.len() >= row_starts.len() * self.width * width,
             "a panel has all positions"
         );
         let mut sums = [[V::splat(0.0); C]; TAPS];
         let mut right = panel.as_ptr();
-        for &start in &self.row_starts {
+        for &start in row_starts {
             // SAFETY: all windows end inside the image and the panel has all positions, as asserted.
             unsafe {
                 let image = self.image.as_ptr().add(start);

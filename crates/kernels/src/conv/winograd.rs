@@ -16,39 +16,36 @@ mod output;
 mod panels;
 mod points;
 mod product;
+mod sizes;
 mod tiles;
 mod transform;
+mod tree;
 mod weights;
+
+use std::ops::Range;
 
 use super::Convolution;
 use crate::gemm::chunks;
 use crate::moves::transpose_into;
-use crate::scratch::lend;
+use crate::scratch::{ScratchBuffer, lend};
 use crate::simd::{SimdKernel, SimdVector};
 
 use output::TiledOutput;
 use panels::PanelLayout;
 use product::{LeftSide, multiply_panels};
+use sizes::{KERNEL, POINTS, SIDE, TILE, TILES_PER_BLOCK};
 use tiles::{TileGrid, TiledImages};
 use transform::{InputTile, OutputGradientTile};
+use tree::TransformedImages;
 use weights::{TAPS, add_gradients};
 
+pub(super) use tree::{WinogradTreeGradient, bytes_of_shard};
 pub(super) use weights::TiledWeights;
 
-/// The side of a kernel.
-const KERNEL: usize = 3;
-/// The side of a tile of the output.
-const TILE: usize = 4;
-/// The side of a tile of the input, and of the points.
-const SIDE: usize = TILE + KERNEL - 1;
-/// The number of points.
-const POINTS: usize = SIDE * SIDE;
 /// The smallest number of channels: with fewer, the transforms cost more than the products save.
 const CHANNELS_MIN: usize = 64;
 /// The number of channels is a multiple of the longest vector.
 const CHANNELS_STEP: usize = 16;
-/// The approximate number of tiles whose products are computed and transformed together, in the second-level cache.
-const TILES_PER_BLOCK: usize = 48;
 /// The number of output channels whose products are computed and transformed together.
 const PANEL: usize = 64;
 /// The number of bytes of the transformed input of a group of tiles.
@@ -212,7 +209,6 @@ impl SimdKernel for WinogradWeightGradient<'_> {
         let Convolution {
             channels, outputs, ..
         } = self.shape;
-        let [input_images, gradient_images] = self.images();
         let grid = TileGrid::of(self.shape.output_size());
         let buffers = &mut *lend();
         let products_stride = PANEL * PANEL + CHANNELS_STEP;
@@ -222,32 +218,10 @@ impl SimdKernel for WinogradWeightGradient<'_> {
         sums.fill(0.0);
         for group in grid.groups(self.samples, self.group_tiles) {
             let depth = group.len() * grid.columns;
-            let [of_input, of_gradient] = [(channels, channels), (outputs, panel_width::<V>())]
-                .map(|(columns, width)| PanelLayout {
-                    columns,
-                    width,
-                    depth,
-                });
-            let memory = of_input.all_points() + of_gradient.all_points();
-            let memory = buffers.right.take(memory);
-            let (input, gradient) = memory.split_at_mut(of_input.all_points());
-            for block in grid.blocks(group.clone()) {
-                let (first, memory) = (
-                    (block.start - group.start) * grid.columns,
-                    &mut buffers.image,
-                );
-                let to = (&mut *input, of_input);
-                input_images.transform::<V, InputTile, SIDE>(
-                    grid,
-                    block.clone(),
-                    first,
-                    to,
-                    memory,
-                );
-                let to = (&mut *gradient, of_gradient);
-                gradient_images
-                    .transform::<V, OutputGradientTile, TILE>(grid, block, first, to, memory);
-            }
+            let memory = (&mut buffers.right, &mut buffers.image);
+            let images = transform_images::<V>(&self, grid, group, memory);
+            let (input, of_input) = images.input;
+            let (gradient, of_gradient) = images.gradient;
             for columns in chunks(0..outputs, PANEL) {
                 let of_panel = PanelLayout {
                     columns: columns.len(),
@@ -273,6 +247,40 @@ impl SimdKernel for WinogradWeightGradient<'_> {
         }
         let rows = channels * TAPS;
         transpose_into::<V>(sums, outputs, rows, outputs, rows, self.dw);
+    }
+}
+
+/// Transforms the tiles of some strips of the input and the output's gradient.
+#[inline(always)]
+fn transform_images<'a, V: SimdVector>(
+    of: &WinogradWeightGradient<'_>,
+    grid: TileGrid,
+    strips: Range<usize>,
+    (memory, bands): (&'a mut ScratchBuffer, &mut ScratchBuffer),
+) -> TransformedImages<'a> {
+    let Convolution {
+        channels, outputs, ..
+    } = of.shape;
+    let depth = strips.len() * grid.columns;
+    let [of_input, of_gradient] =
+        [(channels, channels), (outputs, panel_width::<V>())].map(|(columns, width)| PanelLayout {
+            columns,
+            width,
+            depth,
+        });
+    let memory = memory.take(of_input.all_points() + of_gradient.all_points());
+    let (input, gradient) = memory.split_at_mut(of_input.all_points());
+    let [input_images, gradient_images] = of.images();
+    for block in grid.blocks(strips.clone()) {
+        let first = (block.start - strips.start) * grid.columns;
+        let to = (&mut *input, of_input);
+        input_images.transform::<V, InputTile, SIDE>(grid, block.clone(), first, to, bands);
+        let to = (&mut *gradient, of_gradient);
+        gradient_images.transform::<V, OutputGradientTile, TILE>(grid, block, first, to, bands);
+    }
+    TransformedImages {
+        input: (input, of_input),
+        gradient: (gradient, of_gradient),
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
     pack_right_block,
 };
 use crate::scratch::lend;
+use crate::shard_tree::{ShardStep, put_canonical, slots};
 use crate::simd::{PanelForm, Products, SimdKernel, SimdVector, dispatch_products};
 use tile::{GroupPanel, TileSlots, TreeStep, TreeTile};
 
@@ -123,7 +124,7 @@ impl TreePlan {
         let mut start = 0;
         for (shard, rows) in shards.iter().enumerate() {
             let blocks: Vec<_> = BlockedLength::of_depth(*rows).ranges().collect();
-            let completed = shard.trailing_ones() as usize;
+            let added = ShardStep::of(shard, shards.len());
             for (number, block) in blocks.iter().enumerate() {
                 let is_first = match level {
                     Some(level) => number == 0 && shard.is_multiple_of(1 << level),
@@ -139,10 +140,9 @@ impl TreePlan {
                 }
                 let of_shard = u64::from(number > 0);
                 let is_whole = number + 1 == blocks.len();
-                let (adds, to) = match (is_whole, shard == last) {
-                    (false, _) => (of_shard, 0),
-                    (true, false) => (of_shard | ((1 << completed) - 1) << 1, 1 + completed),
-                    (true, true) => (of_shard | (shard as u64) << 1, 0),
+                let (adds, to) = match is_whole {
+                    false => (of_shard, 0),
+                    true => (of_shard | added.adds, added.to),
                 };
                 let Some(group) = groups.last_mut() else {
                     continue;
@@ -164,7 +164,7 @@ impl TreePlan {
             }
             start += rows;
         }
-        let slots = 1 + levels as usize;
+        let slots = slots(shards.len());
         Self {
             local_slots: level.map_or(0, |level| 1 + level as usize).min(slots),
             packs: Self::packs(groups),
@@ -367,23 +367,6 @@ impl TreeBlock<'_> {
         for (to, sums) in to.chunks_mut(self.stride).take(rows.len()).zip(sums) {
             put_canonical::<V>(sums, &mut to[..columns.len()]);
         }
-    }
-}
-
-/// Copies values to a slice that may be shorter, and replaces every NaN by the canonical one.
-#[inline(always)]
-pub(crate) fn put_canonical<V: SimdVector>(from: &[f32], to: &mut [f32]) {
-    let canonical = |value: f32| if value.is_nan() { f32::NAN } else { value };
-    let mut vectors = to.chunks_exact_mut(V::LANES);
-    let mut from = from.chunks_exact(V::LANES);
-    for (to, from) in (&mut vectors).zip(&mut from) {
-        for (to, from) in to.iter_mut().zip(from) {
-            *to = canonical(*from);
-        }
-    }
-    let rest = from.next().unwrap_or(from.remainder());
-    for (to, from) in vectors.into_remainder().iter_mut().zip(rest) {
-        *to = canonical(*from);
     }
 }
 

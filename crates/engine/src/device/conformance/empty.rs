@@ -13,11 +13,12 @@ use crate::device::DeviceBuffer;
 use crate::device::kernel::{
     ActivateKernel, AddExactKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
     BatchInputGradientKernel, BatchNormByKernel, BatchNormGradientKernel, BatchNormKernel,
-    CopyRowsKernel, DrawDropoutKernel, DrawnRows, FillKernel, GroupNormGradientKernel,
-    GroupNormKernel, LayerNormGradientKernel, LayerNormKernel, MatrixSlice, MaxPoolGradientKernel,
-    MaxPoolKernel, MultiplyByKernel, MultiplyKernel, MultiplyShardsKernel, PackKernel, PlaneMap,
-    RectifyGradientKernel, RectifyKernel, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel,
-    SumRowsKernel, TableRows, UnpackKernel,
+    ConvolveShardsWeightGradientKernel, CopyRowsKernel, DrawDropoutKernel, DrawnRows, FillKernel,
+    GroupNormGradientKernel, GroupNormKernel, LayerNormGradientKernel, LayerNormKernel,
+    MatrixSlice, MaxPoolGradientKernel, MaxPoolKernel, MultiplyByKernel, MultiplyKernel,
+    MultiplyShardsKernel, PackKernel, PlaneMap, RectifyGradientKernel, RectifyKernel,
+    RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel, TableRows,
+    UnpackKernel,
 };
 
 /// Returns buffers of zeros.
@@ -121,6 +122,25 @@ impl KernelComparison<'_> {
                 },
                 groups,
             };
+            self.known_case(
+                &format!(
+                    "convolve_shards_weight_gradient {:?} without samples",
+                    shape.each
+                ),
+                &[vec![]],
+                &[unwritten(16 * channels * kernel * kernel)],
+                &zeros([16 * channels * kernel * kernel]),
+                &|device, x, to| {
+                    ConvolveShardsWeightGradientKernel {
+                        shape: shape.each,
+                        x: x[0],
+                        dy: x[0],
+                        dw: to[0].slice_mut(),
+                        shards: [0, 0].into(),
+                    }
+                    .run_on(device);
+                },
+            );
             let weights = groups * 16 * channels * kernel * kernel;
             for format in [None, Some(ShortFormat::Bf16)] {
                 self.known_case(

@@ -11,10 +11,11 @@ use super::{KernelComparison, rounded, unwritten, values, writable};
 use crate::context::{ForwardContext, Mode};
 use crate::device::kernel::{
     ActivateKernel, AddExactKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
-    BatchInputGradientKernel, CopyKernel, CopyRowsKernel, DrawDropoutKernel, DrawnRows, FillKernel,
-    MatrixSlice, MultiplyByKernel, MultiplyKernel, MultiplyShardsKernel, PackKernel, PlaneMap,
-    RectifyGradientKernel, RectifyKernel, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel,
-    SumRowsKernel, TableRows, UnpackKernel,
+    BatchInputGradientKernel, ConvolveShardsWeightGradientKernel, CopyKernel, CopyRowsKernel,
+    DrawDropoutKernel, DrawnRows, FillKernel, MatrixSlice, MultiplyByKernel, MultiplyKernel,
+    MultiplyShardsKernel, PackKernel, PlaneMap, RectifyGradientKernel, RectifyKernel,
+    RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel, TableRows,
+    UnpackKernel,
 };
 
 impl KernelComparison<'_> {
@@ -153,6 +154,30 @@ impl KernelComparison<'_> {
         );
     }
 
+    fn gradients_of_shards(&mut self, shapes: impl IntoIterator<Item = Convolution>) {
+        for shape in shapes {
+            let [image, result, weights] = shape.elements();
+            for shards in [&[1][..], &[2, 0, 1], &[1; 5]] {
+                let samples: usize = shards.iter().sum();
+                self.case(
+                    &format!("convolve_shards_weight_gradient {shape:?} of {shards:?}"),
+                    &[values(samples * image, 7), values(samples * result, 9)],
+                    &[unwritten(weights)],
+                    &|device, x, to| {
+                        ConvolveShardsWeightGradientKernel {
+                            shape,
+                            x: x[0],
+                            dy: x[1],
+                            dw: to[0].slice_mut(),
+                            shards: shards.into(),
+                        }
+                        .run_on(device);
+                    },
+                );
+            }
+        }
+    }
+
     fn convolutions(&mut self) {
         let shape = |channels, outputs, kernel, stride, padding, groups| GroupedConvolution {
             each: Convolution {
@@ -201,6 +226,7 @@ impl KernelComparison<'_> {
                 );
             }
         }
+        self.gradients_of_shards(shapes.map(|shape| shape.each));
         let inputs = [values(4, 10), values(2 * 4 * 6, 11)];
         let outputs = [values(2 * 4 * 6, 12), unwritten(4)];
         self.case("sums of channels", &inputs, &outputs, &|device, x, to| {

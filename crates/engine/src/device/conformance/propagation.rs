@@ -2,9 +2,10 @@
 
 use crate::device::kernel::{
     ActivateKernel, AddExactKernel, AddKernel, AddToChannelsKernel, BatchAffineGradientsKernel,
-    BatchInputGradientKernel, CopyKernel, CopyRowsKernel, FillKernel, MatrixSlice,
-    MultiplyByKernel, MultiplyKernel, MultiplyShardsKernel, PackKernel, PlaneMap, RepeatRowKernel,
-    RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel, TableRows, UnpackKernel,
+    BatchInputGradientKernel, ConvolveShardsWeightGradientKernel, CopyKernel, CopyRowsKernel,
+    FillKernel, MatrixSlice, MultiplyByKernel, MultiplyKernel, MultiplyShardsKernel, PackKernel,
+    PlaneMap, RepeatRowKernel, RoundKernel, RowCopy, SumChannelsKernel, SumRowsKernel, TableRows,
+    UnpackKernel,
 };
 use ronde_kernels::{
     ActivationFunction, AverageAreas, BatchNorm, Convolution, GroupedConvolution, ShortFormat,
@@ -186,6 +187,22 @@ impl KernelComparison<'_> {
             };
             let shape = GroupedConvolution { each, groups };
             let places: usize = each.output_size().iter().product();
+            self.reaches(
+                &format!("convolve_shards_weight_gradient {each:?}"),
+                &[values(3 * channels * 72, 83), values(3 * 16 * places, 85)],
+                &[Exactly(0), AtLeast(1)],
+                &[16 * channels * kernel * kernel],
+                &|device, x, to| {
+                    ConvolveShardsWeightGradientKernel {
+                        shape: each,
+                        x: x[0],
+                        dy: x[1],
+                        dw: to[0].slice_mut(),
+                        shards: [1, 2].into(),
+                    }
+                    .run_on(device);
+                },
+            );
             let (images, results) = (2 * groups * channels * 72, 2 * groups * 16 * places);
             let weights = groups * 16 * channels * kernel * kernel;
             for format in [None, Some(ShortFormat::Bf16)] {

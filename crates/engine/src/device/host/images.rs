@@ -10,9 +10,10 @@ use ronde_kernels::{
 use super::HostDevice;
 use super::threads::{part, split};
 use crate::device::kernel::{
-    AddToChannelsKernel, ConvolveInputGradientKernel, ConvolveKernel, ConvolveWeightGradientKernel,
-    ImageKernels, MapPlanesGradientKernel, MapPlanesKernel, MaxPoolGradientKernel, MaxPoolKernel,
-    OnHost, PlaneMap, SumChannelsKernel,
+    AddToChannelsKernel, ConvolveInputGradientKernel, ConvolveKernel,
+    ConvolveShardsWeightGradientKernel, ConvolveWeightGradientKernel, ImageKernels,
+    MapPlanesGradientKernel, MapPlanesKernel, MaxPoolGradientKernel, MaxPoolKernel, OnHost,
+    PlaneMap, SumChannelsKernel,
 };
 use crate::device::{Device, DeviceBuffer};
 
@@ -72,6 +73,9 @@ impl HostDevice {
             ImageKernels::Convolve(kernel) => self.convolve(kernel),
             ImageKernels::ConvolveInputGradient(kernel) => self.convolve_input_gradient(kernel),
             ImageKernels::ConvolveWeightGradient(kernel) => self.convolve_weight_gradient(kernel),
+            ImageKernels::ConvolveShardsWeightGradient(kernel) => {
+                self.convolve_shards_weight_gradient(kernel);
+            }
             ImageKernels::AddToChannels(kernel) => self.add_to_channels(kernel),
             ImageKernels::SumChannels(kernel) => self.sum_channels(kernel),
             ImageKernels::MaxPool(kernel) => self.max_pool(kernel),
@@ -164,14 +168,42 @@ impl HostDevice {
         if shape.groups > 1 {
             return shape.weight_gradient(instructions, samples, x, dy, dw);
         }
-        let outputs = shape.each.outputs;
+        self.weight_gradients(shape.each.outputs, [x, dy], dw, |outputs, dw| {
+            shape
+                .each
+                .weight_gradient_of(outputs, instructions, samples, x, dy, dw);
+        });
+    }
+
+    fn convolve_shards_weight_gradient(
+        &self,
+        ConvolveShardsWeightGradientKernel {
+            x,
+            dy,
+            dw,
+            shape,
+            shards,
+        }: ConvolveShardsWeightGradientKernel<OnHost<'_>>,
+    ) {
+        let instructions = self.method.of(None);
+        self.weight_gradients(shape.outputs, [x, dy], dw, |outputs, dw| {
+            shape.weight_gradient_in_tree(outputs, instructions, &shards, x, dy, dw);
+        });
+    }
+
+    /// Divides the channels of the output among threads, which compute the gradients of their weights.
+    fn weight_gradients(
+        &self,
+        outputs: usize,
+        [x, dy]: [&[f32]; 2],
+        dw: &mut [f32],
+        gradient: impl Fn(Range<usize>, &mut [f32]) + Sync,
+    ) {
         let ranges = self.ranges_of_groups(outputs, OUTPUTS_TOGETHER, x.len() + dy.len());
         let parts = split(dw, outputs, &ranges);
         self.threads
             .each(ranges.into_iter().zip(parts).collect(), |(outputs, dw)| {
-                shape
-                    .each
-                    .weight_gradient_of(outputs, instructions, samples, x, dy, dw);
+                gradient(outputs, dw);
             });
     }
 

@@ -1,6 +1,8 @@
 //! Convolution and pooling of images `[N, C, height, width]`.
 
-use ronde_kernels::{AverageAreas, GroupedConvolution, ShortFormat, SlidingWindow};
+use std::sync::Arc;
+
+use ronde_kernels::{AverageAreas, Convolution, GroupedConvolution, ShortFormat, SlidingWindow};
 
 use super::operands::kernels;
 
@@ -82,6 +84,20 @@ kernels! {
             format: Option<ShortFormat>,
             /// The number of images.
             samples: usize,
+        }
+
+        /// Computes the sum over shards of the gradients of the weights of a convolution without groups, in the order of the
+        /// exact sum. A shard has consecutive images. Each gradient has the bits of [`ConvolveWeightGradientKernel`] without a
+        /// format, each sum those of [`AddExactKernel`](super::AddExactKernel).
+        ConvolveShardsWeightGradientKernel as ConvolveShardsWeightGradient, "convolve_shards_weight_gradient" {
+            read x,
+            read dy,
+            write dw,
+            ;
+            /// The shape of the convolution.
+            shape: Convolution,
+            /// The number of images of each shard, at least one shard.
+            shards: Arc<[usize]>,
         }
 
         /// Adds a number per channel to all `places` positions of it.

@@ -42,6 +42,13 @@ impl<M: KernelMemory> Kernel<M> {
             Self::Image(ImageKernels::ConvolveWeightGradient(kernel)) => {
                 convolution(&kernel.shape, kernel.samples)
             }
+            Self::Image(ImageKernels::ConvolveShardsWeightGradient(kernel)) => {
+                let shape = GroupedConvolution {
+                    each: kernel.shape,
+                    groups: 1,
+                };
+                convolution(&shape, kernel.shards.iter().sum())
+            }
             Self::Norm(kernel) => moved(norm_shape(kernel).unwrap_or_else(|| longest.to_string())),
             Self::Sequence(SequenceKernels::Attend(kernel)) => attention(&kernel.shape, 2.0),
             Self::Sequence(SequenceKernels::AttendGradient(kernel)) => {

@@ -4,9 +4,9 @@
 use std::ops::Range;
 
 use super::points::load_points;
+use super::sizes::{POINTS, SIDE, TILE};
 use super::tiles::TileGrid;
 use super::transform::{OutputTile, along_both_axes};
-use super::{POINTS, SIDE, TILE};
 use crate::moves::transpose_to;
 use crate::scratch::ScratchBuffer;
 use crate::simd::SimdVector;

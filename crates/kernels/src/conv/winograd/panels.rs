@@ -1,6 +1,6 @@
 //! [`PanelLayout`]: matrices in panels of columns, one for each point of the transform.
 
-use super::POINTS;
+use super::sizes::POINTS;
 
 /// The distance between the matrices of two points beyond their length. Without it, the same element of all points
 /// would be in the same set of the first-level cache.

@@ -1,7 +1,7 @@
 //! Loads and stores of the elements of all points, one vector each.
 #![expect(unsafe_code, reason = "vector loads and stores in inner loops")]
 
-use super::{POINTS, SIDE};
+use super::sizes::{POINTS, SIDE};
 use crate::simd::SimdVector;
 
 /// Loads a vector of each point; points are `stride` apart.

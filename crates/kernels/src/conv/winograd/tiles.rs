@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::panels::PanelLayout;
 use super::points::store_points;
+use super::sizes::{SIDE, TILE, TILES_PER_BLOCK};
 use super::transform::{LineTransform, along_both_axes};
-use super::{SIDE, TILE, TILES_PER_BLOCK};
 use crate::gemm::chunks;
 use crate::moves::transpose_into;
 use crate::scratch::ScratchBuffer;

@@ -3,7 +3,7 @@
 //! The points are 0, ±3/4, ±3/2 and infinity. They halve the rounding error of the usual points 0, ±1, ±2 and
 //! infinity; their powers are exact in f32.
 
-use super::{SIDE, TILE};
+use super::sizes::{SIDE, TILE};
 use crate::simd::SimdVector;
 
 /// The first pair of points.

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use super::panels::PanelLayout;
 use super::points::{load_points, store_points};
+use super::sizes::{KERNEL, POINTS, SIDE};
 use super::transform::{WeightGradients, Weights, along_both_axes};
-use super::{KERNEL, POINTS, SIDE};
 use crate::gemm::chunks;
 use crate::moves::transpose_into;
 use crate::scratch::ScratchBuffer;
