@@ -333,10 +333,9 @@ impl Convolution {
     ) {
         self.check_outputs(&outputs, samples, [x.len(), dy.len(), dw.len()]);
         if self.gradient_is_winograd(products) {
-            let gathered =
-                (outputs.len() != self.outputs).then(|| self.some_outputs(samples, dy, &outputs));
-            let dy = gathered.as_deref().unwrap_or(dy);
-            return dispatch(self.winograd_gradient(outputs.len(), samples, x, dy, dw));
+            return self.in_winograd(&outputs, samples, [x, dy], dw, |gradient| {
+                dispatch(gradient)
+            });
         }
         let gradient = weights::WeightGradient {
             shape: self.flattened(),
@@ -386,11 +385,9 @@ impl Convolution {
             return self.add_weight_gradients(&outputs, products, shards, [x, dy], dw);
         }
         if self.gradient_is_winograd(products) {
-            let gathered =
-                (outputs.len() != self.outputs).then(|| self.some_outputs(samples, dy, &outputs));
-            let dy = gathered.as_deref().unwrap_or(dy);
-            let all = self.winograd_gradient(outputs.len(), samples, x, dy, dw);
-            return dispatch(WinogradTreeGradient { all, shards });
+            return self.in_winograd(&outputs, samples, [x, dy], dw, |all| {
+                dispatch(WinogradTreeGradient { all, shards });
+            });
         }
         let all = weights::WeightGradient {
             shape: self.flattened(),
@@ -461,23 +458,28 @@ impl Convolution {
         winograd::applies(self) && (products != Products::Bf16Tiles || self.outputs < TILED_OUTPUTS)
     }
 
-    /// Returns the gradient of the weights of the channels of the output whose gradient `dy` is.
-    fn winograd_gradient<'a>(
+    /// Passes the gradient of the weights of some channels of the output in Winograd's form to `run`.
+    fn in_winograd(
         &self,
-        outputs: usize,
+        outputs: &Range<usize>,
         samples: usize,
-        x: &'a [f32],
-        dy: &'a [f32],
-        dw: &'a mut [f32],
-    ) -> WinogradWeightGradient<'a> {
-        WinogradWeightGradient {
-            shape: Self { outputs, ..*self },
+        [x, dy]: [&[f32]; 2],
+        dw: &mut [f32],
+        run: impl FnOnce(WinogradWeightGradient<'_>),
+    ) {
+        let gathered =
+            (outputs.len() != self.outputs).then(|| self.some_outputs(samples, dy, outputs));
+        run(WinogradWeightGradient {
+            shape: Self {
+                outputs: outputs.len(),
+                ..*self
+            },
             samples,
             x,
-            dy,
+            dy: gathered.as_deref().unwrap_or(dy),
             group_tiles: winograd::group_tiles(self.channels.max(self.outputs)),
             dw,
-        }
+        });
     }
 
     /// Checks the lengths of the input, the output's gradient and the gradient of the weights of some outputs.

@@ -48,13 +48,7 @@ impl SimdKernel for WeightGradient<'_> {
         sums.fill(0.0);
         for group in groups(self.samples, output) {
             let image = GroupImage::of::<V>(&shape, self.x, &group, &mut buffers.image);
-            let pass = WeightGradientPass {
-                taps: taps(&shape, &image),
-                row_starts: row_starts(&shape, &image, &group),
-                image: image.data,
-                width: output[1],
-                stride: shape.stride[1],
-            };
+            let pass = WeightGradientPass::of(&shape, &image, &group);
             for outputs in chunks(self.outputs.clone(), vectors * V::LANES) {
                 let count = outputs.len().div_ceil(V::LANES);
                 let panel = group.columns(output) * count * V::LANES;
@@ -112,6 +106,19 @@ struct WeightGradientPass<'a> {
     row_starts: Vec<usize>,
     width: usize,
     stride: usize,
+}
+
+impl<'a> WeightGradientPass<'a> {
+    /// Returns the pass over a group of outputs, and the part of the input that they depend on.
+    fn of(shape: &Convolution, image: &GroupImage<'a>, group: &OutputGroup) -> Self {
+        Self {
+            taps: taps(shape, image),
+            row_starts: row_starts(shape, image, group),
+            image: image.data,
+            width: shape.output_size()[1],
+            stride: shape.stride[1],
+        }
+    }
 }
 
 impl WeightGradientPass<'_> {

@@ -5,8 +5,7 @@ use std::ops::Range;
 
 use super::{TAPS, VECTORS, WeightGradient, WeightGradientPass, give, turn};
 use crate::conv::Convolution;
-use crate::conv::image::{GroupImage, OutputGroup};
-use crate::conv::{row_starts, taps};
+use crate::conv::image::{COLUMNS_MAX, GroupImage, OutputGroup};
 use crate::gemm::chunks;
 use crate::scratch::lend;
 use crate::shard_tree::{ShardStep, SlotTiles, put_canonical};
@@ -14,6 +13,9 @@ use crate::simd::{SimdKernel, SimdVector};
 
 /// The largest number of positions of a shard: with more, the gradient of a shard is a small part of the time.
 const PLACES_MAX: usize = 64;
+
+// A longer sum would be divided into groups, whose sums are added.
+const _: () = assert!(PLACES_MAX <= COLUMNS_MAX, "a shard is one group");
 
 /// Returns the number of bytes of the bordered images and turned outputs of a shard, or nothing if it has too many positions.
 pub(in super::super) fn bytes_of_shard(shape: &Convolution, samples: usize) -> Option<usize> {
@@ -52,13 +54,7 @@ impl SimdKernel for WeightGradientTree<'_> {
             rows: 0..output[0],
         };
         let image = GroupImage::of::<V>(&shape, all.x, &group, &mut buffers.image);
-        let pass = WeightGradientPass {
-            taps: taps(&shape, &image),
-            row_starts: row_starts(&shape, &image, &group),
-            image: image.data,
-            width: output[1],
-            stride: shape.stride[1],
-        };
+        let pass = WeightGradientPass::of(&shape, &image, &group);
         let mut ends = 0;
         let rows: Vec<Range<usize>> = shards
             .iter()

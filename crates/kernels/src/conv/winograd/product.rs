@@ -8,7 +8,7 @@ use crate::simd::SimdVector;
 /// The number of rows of a register tile: with four vectors of columns, 24 sums.
 const ROWS: usize = 6;
 /// The longest sum before its result is added to those of the previous blocks, which bounds rounding errors.
-const DEPTH_MAX: usize = 128;
+pub(super) const DEPTH_MAX: usize = 128;
 
 /// The left side of a product: element `(row, depth)` is at `row * row_stride + depth * depth_stride`.
 #[derive(Clone, Copy)]

@@ -4,7 +4,8 @@
 use std::ops::Range;
 
 use super::panels::PanelLayout;
-use super::sizes::{KERNEL, POINTS, SIDE};
+use super::product::DEPTH_MAX;
+use super::sizes::{KERNEL, POINTS, SIDE, TILES_PER_BLOCK};
 use super::tiles::TileGrid;
 use super::transform::{LineTransform, WeightGradients};
 use super::weights::TAPS;
@@ -18,6 +19,12 @@ use crate::simd::{SimdKernel, SimdVector};
 /// The largest number of tiles of a shard. With more, shards are faster one after the other: writing their gradients is then a
 /// small part of the time.
 const TILES_MAX: usize = 8;
+
+// A longer sum would be divided into groups or blocks, whose sums are added.
+const _: () = assert!(
+    TILES_MAX <= DEPTH_MAX && TILES_MAX <= TILES_PER_BLOCK,
+    "a shard is one sum"
+);
 
 /// Returns the number of bytes of the transformed images of a shard, or nothing if it has too many tiles.
 pub(in super::super) fn bytes_of_shard(shape: &Convolution, samples: usize) -> Option<usize> {
