@@ -32,9 +32,7 @@ use crate::inner_losses::InnerLosses;
 use crate::parameter_servers::messages::gather_words;
 use crate::parameter_servers::{RoundStart, RoundTally, ServedUpdate};
 use crate::state_view::{MeanGradient, ModelHandle, RoundState, StateEdit, StateView};
-use crate::step_method::{
-    CommittedUpdate, GradientPart, MicroBatch, ReducedGradient, StepMethod, UpdateReport,
-};
+use crate::step_method::{CommittedUpdate, MicroBatch, ReducedGradient, StepMethod, UpdateReport};
 use crate::synchronous::replica::ReplicaUpdate;
 use crate::synchronous::{ComputeClock, SynchronousStrategy};
 
@@ -461,12 +459,7 @@ impl StepMethod for Gossip {
         let sum = self.average()?;
         self.measure_distance(sum.as_slice())?;
         self.restore_state();
-        let part = GradientPart {
-            elements: 0..sum.len(),
-            sum,
-            is_owned: true,
-        };
-        Ok(ReducedGradient::of(vec![part]))
+        Ok(ReducedGradient::of_round(sum))
     }
 
     /// Returns the losses of the updates: see [`InnerLosses`].
@@ -485,11 +478,7 @@ impl StepMethod for Gossip {
         let taken = self.inner.take_over(part.sum.as_slice());
         let (gradient_norm, _) = taken.ok_or_else(no_round)?;
         self.drop_round();
-        Ok(UpdateReport {
-            gradient_norm,
-            clip_factor: 1.0,
-            is_skipped: false,
-        })
+        Ok(UpdateReport::of_norm(gradient_norm))
     }
 
     /// The replica of this rank stays, so that the next group can continue it.
@@ -505,13 +494,11 @@ impl StepMethod for Gossip {
     }
 
     fn state(&self) -> StateView<'_> {
-        let round = RoundState {
-            ranks: self.group.size(),
-            rank: self.group.rank(),
-            has_optimizer: true,
-            vectors: Vec::new(),
-        };
-        StateView::of_rounds(&self.inner, round, MeanGradient::Unknown)
+        StateView::of_rounds(
+            &self.inner,
+            RoundState::of_replicas(&*self.group),
+            MeanGradient::Unknown,
+        )
     }
 
     fn edit(&mut self) -> StateEdit<'_> {

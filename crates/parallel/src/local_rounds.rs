@@ -648,11 +648,7 @@ impl StepMethod for LocalRounds {
         if let Some(compression) = &mut self.compression {
             compression.keep(reduced.sent, step);
         }
-        Ok(UpdateReport {
-            gradient_norm,
-            clip_factor: 1.0,
-            is_skipped: false,
-        })
+        Ok(UpdateReport::of_norm(gradient_norm))
     }
 
     fn abort(&mut self) {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 
 use ronde_core::staleness::WorkerStaleness;
 use ronde_core::step_layout::StepLayout;
-use ronde_core::{BatchCounts, CollectivesExt, Group, Step};
+use ronde_core::{BatchCounts, Buffer, CollectivesExt, Group, Step};
 use ronde_engine::{Chain, sum_of_squares};
 use ronde_protocol::served::RoundPlacement;
 use ronde_protocol::transaction::ShardReport;
@@ -40,9 +40,7 @@ use crate::bucket;
 use crate::error::ParallelError;
 use crate::inner_losses::InnerLosses;
 use crate::state_view::{MeanGradient, ModelHandle, RoundState, StateEdit, StateView};
-use crate::step_method::{
-    CommittedUpdate, GradientPart, MicroBatch, ReducedGradient, StepMethod, UpdateReport,
-};
+use crate::step_method::{CommittedUpdate, MicroBatch, ReducedGradient, StepMethod, UpdateReport};
 use crate::synchronous::{ComputeClock, SynchronousStrategy};
 
 pub use self::client::RoundClient;
@@ -513,12 +511,7 @@ impl StepMethod for ParameterServers {
         self.share_outcome()?;
         let state = self.collect()?;
         self.check_copies(&state)?;
-        let part = GradientPart {
-            elements: 0..state.len(),
-            sum: ronde_core::Buffer::copy_of(&state),
-            is_owned: true,
-        };
-        Ok(ReducedGradient::of(vec![part]))
+        Ok(ReducedGradient::of_round(Buffer::copy_of(&state)))
     }
 
     /// Returns the losses of the updates: see [`InnerLosses`].
@@ -537,11 +530,7 @@ impl StepMethod for ParameterServers {
         let taken = self.inner.take_over(part.sum.as_slice());
         let (gradient_norm, _) = taken.ok_or_else(no_round)?;
         self.drop_round();
-        Ok(UpdateReport {
-            gradient_norm,
-            clip_factor: 1.0,
-            is_skipped: false,
-        })
+        Ok(UpdateReport::of_norm(gradient_norm))
     }
 
     /// The slots of this rank stay, so that the next group can continue the round.
@@ -557,13 +546,11 @@ impl StepMethod for ParameterServers {
     }
 
     fn state(&self) -> StateView<'_> {
-        let round = RoundState {
-            ranks: self.group.size(),
-            rank: self.group.rank(),
-            has_optimizer: true,
-            vectors: Vec::new(),
-        };
-        StateView::of_rounds(&self.inner, round, MeanGradient::Unknown)
+        StateView::of_rounds(
+            &self.inner,
+            RoundState::of_replicas(&*self.group),
+            MeanGradient::Unknown,
+        )
     }
 
     fn edit(&mut self) -> StateEdit<'_> {

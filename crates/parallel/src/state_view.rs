@@ -103,6 +103,18 @@ pub(crate) struct RoundState<'a> {
     pub(crate) vectors: Vec<RunVector<'a>>,
 }
 
+impl RoundState<'_> {
+    /// Returns the state of a method that adds nothing to the replica of each rank.
+    pub(crate) fn of_replicas(group: &dyn Group) -> Self {
+        Self {
+            ranks: group.size(),
+            rank: group.rank(),
+            has_optimizer: true,
+            vectors: Vec::new(),
+        }
+    }
+}
+
 /// The state of a run on this rank, and how the ranks divide it.
 pub struct StateView<'a> {
     replica: &'a SynchronousStrategy,

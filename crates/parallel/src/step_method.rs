@@ -48,12 +48,21 @@ pub struct ReducedGradient {
 }
 
 impl ReducedGradient {
-    /// Creates a gradient that this rank does not keep.
+    /// Creates a gradient that is not sent in a short form.
     pub(crate) fn of(parts: Vec<GradientPart>) -> Self {
         Self {
             parts,
             sent: SentGradient::default(),
         }
+    }
+
+    /// Creates the outcome of a round: values of the whole state.
+    pub(crate) fn of_round(sum: Buffer) -> Self {
+        Self::of(vec![GradientPart {
+            elements: 0..sum.len(),
+            sum,
+            is_owned: true,
+        }])
     }
 }
 
@@ -108,6 +117,15 @@ impl UpdateReport {
         clip_factor: 0.0,
         is_skipped: true,
     };
+
+    /// The report of an update that was not clipped.
+    pub(crate) fn of_norm(gradient_norm: f64) -> Self {
+        Self {
+            gradient_norm,
+            clip_factor: 1.0,
+            is_skipped: false,
+        }
+    }
 
     /// The report of a step without counted targets, which has no gradient.
     pub(crate) const WITHOUT_TARGETS: Self = Self {

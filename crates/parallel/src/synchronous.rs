@@ -257,7 +257,7 @@ impl SynchronousStrategy {
         }
     }
 
-    /// Returns the rank of this worker, and whether ranks hold parts of the state only.
+    /// Returns whether this rank reports a part of the gradient: one reports all of it if every rank has all.
     pub(crate) fn reports_gradient(&self) -> bool {
         self.connected.reducer.is_divided() || self.connected.mesh.rank().0 == 0
     }

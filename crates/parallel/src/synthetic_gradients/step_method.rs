@@ -11,9 +11,7 @@ use crate::error::ParallelError;
 use crate::state_view::{
     MeanGradient, ModelHandle, RoundState, RunVector, RunVectorMut, StateEdit, StateView,
 };
-use crate::step_method::{
-    CommittedUpdate, GradientPart, ReducedGradient, StepMethod, UpdateReport,
-};
+use crate::step_method::{CommittedUpdate, ReducedGradient, StepMethod, UpdateReport};
 
 impl StepMethod for SyntheticGradients {
     /// Returns the state at the end of the round.
@@ -23,11 +21,7 @@ impl StepMethod for SyntheticGradients {
         }
         let sum = self.join_state()?;
         self.restore_start();
-        Ok(ReducedGradient::of(vec![GradientPart {
-            elements: 0..sum.len(),
-            sum,
-            is_owned: true,
-        }]))
+        Ok(ReducedGradient::of_round(sum))
     }
 
     /// Returns the losses of the batches: see [`crate::InnerLosses`].
@@ -42,11 +36,8 @@ impl StepMethod for SyntheticGradients {
         reduced: ReducedGradient,
     ) -> Result<UpdateReport, ParallelError> {
         let part = reduced.parts.first().ok_or_else(no_round)?;
-        Ok(UpdateReport {
-            gradient_norm: self.take_over(part.sum.as_slice())?,
-            clip_factor: 1.0,
-            is_skipped: false,
-        })
+        let norm = self.take_over(part.sum.as_slice())?;
+        Ok(UpdateReport::of_norm(norm))
     }
 
     fn abort(&mut self) {
