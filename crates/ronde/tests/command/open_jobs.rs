@@ -15,6 +15,10 @@ use crate::support::{
 const EPOCHS: u64 = 60;
 const STEPS_OF_EPOCH: u64 = 23;
 
+/// Settings with which a busy machine changes no reason: no worker is declared silent, and no coordinator loses its lease before
+/// it has reported its decision.
+const UNHURRIED: [&str; 2] = ["elastic.silence_s=30", "elastic.lease_s=3"];
+
 /// Settings of all runs of these tests.
 pub(crate) const SETS: [&str; 3] = ["model.channels=4", "run.output=out", "elastic.lease_s=0.8"];
 
@@ -155,7 +159,7 @@ fn notices(events: &[Value]) -> String {
 
 #[test]
 fn a_killed_coordinator_is_restarted_and_then_a_worker_is_replaced() {
-    let mut job = Job::start("2", "3", &[]);
+    let mut job = Job::lasting(300, "2", "3", &UNHURRIED);
     let before = job.running().after_steps(20);
     let coordinator = the_coordinator(&job.dir);
     // As if the coordinator was killed while it wrote a file.
@@ -184,7 +188,7 @@ fn a_killed_coordinator_is_restarted_and_then_a_worker_is_replaced() {
 
 #[test]
 fn a_worker_that_dies_without_a_coordinator_is_handled_by_the_next_one() {
-    let mut job = Job::start("3", "3", &[]);
+    let mut job = Job::start("3", "3", &UNHURRIED);
     let before = job.running().after_steps(20);
     // Both at once: the next coordinator learns of the loss from the agent.
     send(the_coordinator(&job.dir), Signal::KILL);
@@ -196,15 +200,16 @@ fn a_worker_that_dies_without_a_coordinator_is_handled_by_the_next_one() {
     let events = job.whole();
     let changes: Vec<&Value> = of_kind(&events, "membership_changed").collect();
     let lost = changes[0]["reason"].as_str().unwrap();
-    let is_known = lost.contains("worker 2 on ") && lost.contains("SIGKILL");
-    // On a busy machine a further coordinator may lead before the change is reported.
-    assert!(is_known || lost.contains("an earlier decision"), "{lost}");
+    assert!(
+        lost.contains("worker 2 on ") && lost.contains("SIGKILL"),
+        "{lost}"
+    );
     gone(after.into_values());
 }
 
 #[test]
 fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
-    let mut job = Job::lasting(600, "2", "3", &[]);
+    let mut job = Job::lasting(600, "2", "3", &UNHURRIED);
     let before = job.running().after_steps(20);
     let first = the_coordinator(&job.dir);
     let mut second = job.dir.start(RONDE, &["coordinator", "--job", "out"], &[]);
@@ -228,8 +233,7 @@ fn of_two_coordinators_one_leads_and_a_stopped_one_is_fenced_when_it_wakes() {
 
 #[test]
 fn a_job_grows_and_shrinks_while_it_runs() {
-    // On a busy machine no worker is declared silent before it leaves.
-    let mut job = Job::lasting(600, "1", "3", &["elastic.silence_s=30"]);
+    let mut job = Job::lasting(600, "1", "3", &UNHURRIED);
     let before = job.running().after_steps(20);
     job.dir
         .run(&["scale", "out", "3"])
@@ -368,7 +372,10 @@ fn a_host_joins_is_disconnected_returns_and_leaves() {
         status["members"].as_array().unwrap().len() == 2
     });
     agent.signal(Signal::TERM);
-    job.running().wait_stdout("worker left", 1);
+    // Not the reason: on a busy machine the worker may be declared silent before it leaves.
+    status_is(&job.dir, "one trains", |status| {
+        status["members"].as_array().unwrap().len() == 1
+    });
     agent.wait().expect(0, &[]);
     gone(theirs.into_values());
     let events = job.whole();
