@@ -133,6 +133,7 @@ proptest! {
             .map(|rank| {
                 let mut config = config(rank);
                 config.timeout = LIMIT;
+                config.connect_timeout = LIMIT;
                 if is_tls {
                     let identity = authority.issue(&Member::Rank(Rank(rank)), hour).unwrap();
                     config.security = Security::tls(identity);

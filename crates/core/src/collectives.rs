@@ -120,7 +120,8 @@ pub trait Collectives: Send + Sync {
         self.start(operation, buffer)?.wait()
     }
 
-    /// Ends all waits on all ranks immediately with [`CollectiveError::Aborted`].
+    /// Ends all waits on all ranks immediately with [`CollectiveError::Aborted`]. A rank that already has the parts of all
+    /// others completes its current operation; its next one fails.
     fn abort(&self, reason: &str);
 
     /// Returns the number of bytes that this rank has sent so far, including headers. Bytes that a member has received are

@@ -287,7 +287,7 @@ fn a_stage_refuses_what_does_not_fit() {
 
 #[test]
 fn a_context_ends_with_the_lease_of_its_creator() {
-    let [trainer, one, _two] = job(Duration::from_millis(500));
+    let [trainer, one, _two] = job(Duration::from_secs(3));
     let stages = stages(&trainer);
     let context = GradientContext::open(&trainer, Step(0), 1, &stages, LIMIT).unwrap();
     assert_eq!(one.shared_objects(), 4);

@@ -3,7 +3,7 @@
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ronde_rpc::{
     CallTarget, CallValues, FunctionRegistry, ReferenceTicket, RemoteFunction, RemoteRef, RpcError,
@@ -74,6 +74,9 @@ fn create(node: &RpcNode) -> RemoteRef<Table> {
     let none = CallValues::none();
     node.hold(node.call(OWNER, &CREATE, &(), none, LIMIT).unwrap().0)
 }
+
+/// A lease that a test sees end; a holder renews it in time on a busy machine, too.
+const LEASE: Duration = Duration::from_secs(3);
 
 struct Job {
     owner: RpcNode,
@@ -182,14 +185,15 @@ fn a_function_adopts_an_object_that_its_caller_holds() {
 fn a_reference_outlives_its_lease_while_its_holder_lives() {
     let Job {
         owner, one, two, ..
-    } = job(Duration::from_millis(300));
+    } = job(LEASE);
     let table = create(&one);
+    let granted = Instant::now();
     // A grant that no worker takes over ends with its lease.
     let none = CallValues::none();
     one.call(OWNER, &CREATE, &(), none, LIMIT).unwrap();
     assert_eq!(owner.shared_objects(), 2);
     wait_until("the end of the lost grant", || owner.shared_objects() == 1);
-    sleep(Duration::from_secs(1));
+    wait_until("the time of a lease", || granted.elapsed() > LEASE);
     assert_eq!(add(&one, &table), Ok(1));
     drop(two);
 }
@@ -212,7 +216,7 @@ fn the_objects_of_a_killed_holder_are_released() {
     drop(at_one);
     let dropped = Arc::default();
     let mut settings = config("owner");
-    settings.limits.lease = Duration::from_secs(1);
+    settings.limits.lease = LEASE;
     let peers = vec![peer("one", one_address)];
     let owner = RpcNode::open(settings, at_owner, peers, owner_functions(&dropped)).unwrap();
     let program = std::env::current_exe().unwrap();
@@ -232,7 +236,7 @@ fn the_objects_of_a_killed_holder_are_released() {
         owner.shared_objects() == 3
     });
     // They stay for longer than a lease.
-    sleep(Duration::from_secs(2));
+    sleep(LEASE + Duration::from_secs(1));
     assert_eq!(owner.shared_objects(), 3);
     holder.0.kill().unwrap();
     wait_until("their release", || owner.shared_objects() == 0);
@@ -249,7 +253,7 @@ fn the_process_of_a_holder() {
     let (mine, owner) = addresses.split_once(' ').unwrap();
     let listener = std::net::TcpListener::bind(mine).unwrap();
     let mut settings = config("one");
-    settings.limits.lease = Duration::from_secs(1);
+    settings.limits.lease = LEASE;
     let peers = vec![peer("owner", owner.parse().unwrap())];
     let node = RpcNode::open(settings, listener, peers, holder_functions()).unwrap();
     let held = [create(&node), create(&node), create(&node)];
