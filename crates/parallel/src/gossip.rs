@@ -34,7 +34,7 @@ use crate::parameter_servers::{RoundStart, RoundTally, ServedUpdate};
 use crate::state_view::{MeanGradient, ModelHandle, RoundState, StateEdit, StateView};
 use crate::step_method::{CommittedUpdate, MicroBatch, ReducedGradient, StepMethod, UpdateReport};
 use crate::synchronous::replica::ReplicaUpdate;
-use crate::synchronous::{ComputeClock, SynchronousStrategy};
+use crate::synchronous::{ComputeClock, SynchronousStrategy, WaitTimer};
 
 pub use self::peer::GossipPeer;
 
@@ -116,7 +116,7 @@ pub struct Gossip {
     group: Arc<dyn Group>,
     config: GossipConfig,
     inner: Box<SynchronousStrategy>,
-    clock: ComputeClock,
+    waits: WaitTimer,
     /// The state before the round, while the inner strategy has the replica.
     before: Option<SavedState>,
     replica: Option<RoundReplica>,
@@ -128,7 +128,6 @@ pub struct Gossip {
     share: ReplicaShare,
     losses: InnerLosses,
     summary: GossipSummary,
-    exchange_s: f64,
     is_computed: bool,
 }
 
@@ -167,7 +166,7 @@ impl Gossip {
             group,
             config,
             inner: Box::new(inner),
-            clock,
+            waits: WaitTimer::new(clock),
             before: None,
             replica: None,
             first: 0,
@@ -178,7 +177,6 @@ impl Gossip {
             },
             losses: InnerLosses::default(),
             summary: GossipSummary::default(),
-            exchange_s: 0.0,
             is_computed: false,
         }
     }
@@ -405,10 +403,7 @@ impl Gossip {
             });
         }
         if (made + 1).is_multiple_of(self.config.gossip_steps.max(1)) {
-            let begun = (self.clock)();
-            let exchanged = peer.exchange();
-            self.exchange_s += (self.clock)() - begun;
-            exchanged?;
+            self.waits.time(|| peer.exchange())?;
         }
         Ok(())
     }
@@ -441,7 +436,7 @@ impl Gossip {
 
     /// Returns the seconds that this worker has waited for its partners since the last call.
     pub fn take_exchange_s(&mut self) -> f64 {
-        std::mem::take(&mut self.exchange_s)
+        self.waits.take_s()
     }
 
     /// Returns the exchanges of all ranks in the last complete round.

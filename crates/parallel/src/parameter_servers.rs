@@ -41,7 +41,7 @@ use crate::error::ParallelError;
 use crate::inner_losses::InnerLosses;
 use crate::state_view::{MeanGradient, ModelHandle, RoundState, StateEdit, StateView};
 use crate::step_method::{CommittedUpdate, MicroBatch, ReducedGradient, StepMethod, UpdateReport};
-use crate::synchronous::{ComputeClock, SynchronousStrategy};
+use crate::synchronous::{ComputeClock, SynchronousStrategy, WaitTimer};
 
 pub use self::client::RoundClient;
 pub use self::server::{AbortOnPanic, RoundServer};
@@ -118,7 +118,7 @@ pub struct ParameterServers {
     config: ParameterServersConfig,
     inner: Box<SynchronousStrategy>,
     rules: Arc<SliceRules>,
-    clock: ComputeClock,
+    waits: WaitTimer,
     /// The elements of each slot.
     slots: Vec<Range<usize>>,
     /// The slots and copies of the round under way, while no server has them.
@@ -134,7 +134,6 @@ pub struct ParameterServers {
     diverged: Option<u64>,
     losses: InnerLosses,
     staleness: Vec<WorkerStaleness>,
-    exchange_s: f64,
     is_computed: bool,
 }
 
@@ -169,7 +168,7 @@ impl ParameterServers {
             config,
             rules: Arc::new(rules),
             inner: Box::new(inner),
-            clock,
+            waits: WaitTimer::new(clock),
             slots,
             held: BTreeMap::new(),
             placement: None,
@@ -179,7 +178,6 @@ impl ParameterServers {
             diverged: None,
             losses: InnerLosses::default(),
             staleness: Vec::new(),
-            exchange_s: 0.0,
             is_computed: false,
         }
     }
@@ -245,10 +243,7 @@ impl ParameterServers {
         client: &RoundClient,
         computed: ComputedUpdate,
     ) -> Result<bool, ParallelError> {
-        let begun = (self.clock)();
-        let answer = client.push(&computed);
-        self.exchange_s += (self.clock)() - begun;
-        match answer {
+        match self.waits.time(|| client.push(&computed)) {
             Err(error) => {
                 self.pending = Some(computed);
                 Err(error)
@@ -410,12 +405,10 @@ impl ParameterServers {
         micro_batches: Vec<MicroBatch>,
         sample_ids: Vec<u64>,
     ) -> Result<bool, ParallelError> {
-        let begun = (self.clock)();
         let mut pulled = Ok(Vec::new());
-        self.inner
-            .with_weights(|weights| pulled = client.pull(weights));
+        let pull = |weights: &mut [f32]| pulled = client.pull(weights);
+        self.waits.time(|| self.inner.with_weights(pull));
         let bases = pulled?;
-        self.exchange_s += (self.clock)() - begun;
         self.inner.load_layers();
         let (reports, reduced) = self.inner.gradient_of(update.random, micro_batches)?;
         let counts: BatchCounts = reports.iter().map(ShardReport::counts).sum();
@@ -493,7 +486,7 @@ impl ParameterServers {
 
     /// Returns the seconds that this worker has waited for servers since the last call.
     pub fn take_exchange_s(&mut self) -> f64 {
-        std::mem::take(&mut self.exchange_s)
+        self.waits.take_s()
     }
 
     /// Returns the staleness of each worker's gradients in the last complete round.

@@ -52,6 +52,7 @@ use self::program::Program;
 use self::reducer::Reducer;
 use self::state_slices::StateSlices;
 use self::timer::StepTimer;
+pub(crate) use self::timer::WaitTimer;
 use crate::bucket;
 use crate::compression::CompressionState;
 use crate::error::ParallelError;

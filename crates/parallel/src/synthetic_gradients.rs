@@ -39,7 +39,7 @@ use self::inbox::NeighbourInbox;
 use self::predictor::{GradientPredictor, PredictedShard, PredictorShape};
 use crate::error::ParallelError;
 use crate::inner_losses::InnerLosses;
-use crate::synchronous::{ComputeClock, SynchronousStrategy};
+use crate::synchronous::{ComputeClock, SynchronousStrategy, WaitTimer};
 
 pub use self::tally::BorderTally;
 
@@ -144,8 +144,7 @@ pub struct SyntheticGradients {
     running: Option<RunningStages>,
     losses: InnerLosses,
     tallies: Vec<BorderTally>,
-    clock: ComputeClock,
-    exchange_s: f64,
+    waits: WaitTimer,
     is_computed: bool,
 }
 
@@ -201,8 +200,7 @@ impl SyntheticGradients {
             committed: Vec::new(),
             running: None,
             losses: InnerLosses::default(),
-            clock,
-            exchange_s: 0.0,
+            waits: WaitTimer::new(clock),
             is_computed: false,
         };
         this.committed = this.predictor_vectors();

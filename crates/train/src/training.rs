@@ -19,15 +19,13 @@ use ronde_protocol::holdings::HeldRanges;
 use ronde_protocol::transaction::{CommittedStep, SliceExchange};
 
 use self::assignment::RankAssignment;
-use self::beginning::Beginning;
 use self::decisions::Decisions;
-use self::initial::SharedInitialWeights;
+use self::initial::InitialState;
 use self::pending::Pending;
 use self::restoration::CopyRestoration;
 use self::run_reports::RunReports;
 use self::run_saving::RunSaving;
 use self::state_copies::StateCopies;
-use self::whole_model::WholeModel;
 use crate::batch_norms::BatchNorms;
 use crate::callback::Callback;
 use crate::checkpoints::{Resume, RunCheckpoints};
@@ -136,22 +134,44 @@ pub struct Training {
     pending: Pending,
     /// The step whose weights [`StateView::gathered`] means; `None`: they are of no step.
     gathered: Option<Step>,
-    transfer: StateTransfer,
-    /// The state before the first step; `None` before the run has started.
-    beginning: Option<Beginning>,
-    /// The copies of the state in the memory of this worker.
-    state_copies: StateCopies,
-    /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
-    slices: SliceExchange,
-    restoration: CopyRestoration,
+    movement: StateMovement,
+    initial: InitialState,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
     saving: RunSaving,
     decisions: Decisions,
     copies: ModelCopies,
-    whole: WholeModel,
-    /// The initial weights of a file; `None`: the seed determines them.
-    initial: Option<SharedInitialWeights>,
+}
+
+/// What a member sends and receives of the state.
+struct StateMovement {
+    /// To members that join, while the others train.
+    transfer: StateTransfer,
+    /// Second copies that follow a loss, some after each step.
+    restoration: CopyRestoration,
+    /// The copies of the state in the memory of this worker.
+    state_copies: StateCopies,
+    /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
+    slices: SliceExchange,
+}
+
+impl StateMovement {
+    /// Moves nothing yet.
+    fn of(held: HeldRanges) -> Self {
+        Self {
+            transfer: StateTransfer::default(),
+            restoration: CopyRestoration::default(),
+            state_copies: StateCopies::default(),
+            slices: SliceExchange::new(held),
+        }
+    }
+
+    /// Gives up what was on its way in the generation before.
+    fn enter_generation(&mut self) {
+        self.transfer = StateTransfer::default();
+        self.restoration = CopyRestoration::default();
+        self.state_copies.interrupt();
+    }
 }
 
 /// Creates the session of a member, which compares the initial weights: ranks with different ones must not train.
@@ -192,7 +212,7 @@ impl Training {
         let session = new_session(&member, &plan, (assignment.layout(), &policy));
         let state = policy.state();
         let copies = ModelCopies::new(&plan.config.train, state.held_weights());
-        let slices = SliceExchange::new(state.held());
+        let movement = StateMovement::of(state.held());
         let layout = slices::checkpoint_layout(&plan, &state, loss_scaling);
         Ok(Self {
             member,
@@ -204,17 +224,12 @@ impl Training {
             reports,
             pending: Pending::Nothing,
             gathered: None,
-            transfer: StateTransfer::default(),
-            beginning: None,
-            state_copies: StateCopies::default(),
-            slices,
-            restoration: CopyRestoration::default(),
+            movement,
+            initial: InitialState::default(),
             cores: None,
             saving: RunSaving::without_checkpoints(layout),
             decisions: Decisions::default(),
             copies,
-            whole: WholeModel::default(),
-            initial: None,
         })
     }
 
@@ -394,7 +409,7 @@ impl Training {
 
     /// Aborts the step in flight and the group.
     fn abort_step(&mut self, error: &TrainError) {
-        self.transfer = StateTransfer::default();
+        self.movement.transfer = StateTransfer::default();
         self.policy.method().abort();
         self.member.group.abort(&error.to_string());
     }
@@ -568,7 +583,7 @@ impl Training {
         let is_due = committed.requests.save
             || committed.requests.stop
             || self.is_evaluation_due()
-            || self.transfer.is_overdue();
+            || self.movement.transfer.is_overdue();
         if is_due {
             self.catch_up()?;
         }

@@ -7,6 +7,7 @@ mod files;
 mod modules;
 mod order;
 mod shapes;
+mod widths;
 
 use std::collections::BTreeMap;
 
@@ -53,6 +54,7 @@ pub(crate) fn count(files: &[Source]) -> (CountedFindings, Vec<String>) {
         }
     }
     let mut counted = shapes::count(&parsed);
+    widths::count(&parsed, &mut counted);
     let graphs = modules::graphs(&parsed);
     counted.insert("root_imports", modules::root_imports(&graphs));
     counted.insert("files_in_import_loops", modules::loops(&graphs));
@@ -126,6 +128,37 @@ mod tests {
                     fn b((a, b): (u8, u8), c: u8, d: u8, e: u8, f: u8, g: u8, h: u8) {}";
         let found = findings(&[("crates/a/src/b.rs", text)], "parameters_above_seven");
         assert_eq!(found, ["crates/a/src/b.rs:2: b has 8"]);
+    }
+
+    #[test]
+    fn wide_types_count_unless_they_are_data() {
+        let fields = |count: usize| {
+            (0..count)
+                .map(|n| format!("f{n}: u8, "))
+                .collect::<String>()
+        };
+        let (wide, most) = (fields(16), fields(15));
+        let methods = |count: usize| {
+            (0..count)
+                .map(|n| format!("fn m{n}(); "))
+                .collect::<String>()
+        };
+        let text = format!(
+            "mod child;\nstruct A {{ {wide} }}\nimpl A {{ fn a(&self) {{}} }}\nstruct B {{ {most} }}\nimpl B {{ fn b(&self) {{}} }}\n\
+             #[derive(Clone, serde::Serialize)] struct C {{ {wide} }} impl C {{ fn c(&self) {{}} }}\n\
+             struct D {{ {wide} }} impl D {{ fn new() -> Self {{ x }} }}\ntrait E {{ {} }}\ntrait F {{ {} }}",
+            methods(9),
+            methods(8),
+        );
+        let files = [("crates/a/src/b.rs", text.as_str())];
+        let found = findings(&files, "structs_above_fifteen_fields");
+        assert_eq!(found, ["crates/a/src/b.rs:2: A has 16"]);
+        let found = findings(&files, "traits_above_eight_methods");
+        assert_eq!(found, ["crates/a/src/b.rs:8: E has 9"]);
+        assert_eq!(
+            findings(&files, "fields_shared_with_child_modules").len(),
+            3
+        );
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Gossip {
         let buffers = self.elements_of(Role::Buffer);
         Ok(Arc::new(GossipPeer::new(
             group,
-            self.clock,
+            self.waits.clock(),
             (weights, buffers),
             (pairings, &decided.done),
         )))

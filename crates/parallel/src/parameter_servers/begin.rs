@@ -214,7 +214,7 @@ impl ParameterServers {
                 slots,
                 copies,
                 leases,
-                clock: self.clock,
+                clock: self.waits.clock(),
                 workers: placement
                     .workers
                     .iter()

@@ -18,6 +18,40 @@ pub struct ComputeTimes {
 /// A monotonic clock that returns seconds.
 pub type ComputeClock = fn() -> f64;
 
+/// Measures how long a rank waits for others in a round.
+pub(crate) struct WaitTimer {
+    clock: ComputeClock,
+    waited_s: f64,
+}
+
+impl WaitTimer {
+    pub(crate) fn new(clock: ComputeClock) -> Self {
+        let waited_s = 0.0;
+        Self { clock, waited_s }
+    }
+
+    pub(crate) fn clock(&self) -> ComputeClock {
+        self.clock
+    }
+
+    pub(crate) fn now_s(&self) -> f64 {
+        (self.clock)()
+    }
+
+    /// Waits, and adds the time.
+    pub(crate) fn time<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let begun = self.now_s();
+        let ended = wait();
+        self.waited_s += self.now_s() - begun;
+        ended
+    }
+
+    /// Returns the seconds since the last call.
+    pub(crate) fn take_s(&mut self) -> f64 {
+        std::mem::take(&mut self.waited_s)
+    }
+}
+
 /// Measures and records the work of the computing thread.
 #[derive(Default)]
 pub(crate) struct StepTimer {

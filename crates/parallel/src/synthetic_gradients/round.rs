@@ -83,9 +83,7 @@ impl SyntheticGradients {
                 while this.train_predictor(running, stage)? {}
             }
             for work in std::mem::take(&mut running.sends) {
-                let begun = (this.clock)();
-                let sent = work.wait();
-                this.exchange_s += (this.clock)() - begun;
+                let sent = this.waits.time(|| work.wait());
                 sent.map_err(|source| exchange_failed("send the values of a stage", source))?;
             }
             this.merge(running)?;
@@ -97,7 +95,7 @@ impl SyntheticGradients {
 
     /// Returns the seconds in which this rank waited for other ranks since the last call.
     pub fn take_exchange_s(&mut self) -> f64 {
-        std::mem::take(&mut self.exchange_s)
+        self.waits.take_s()
     }
 
     /// Returns the predictions of the last round of each predictor, in the order of the stages.
@@ -160,7 +158,7 @@ impl SyntheticGradients {
         batch: &MicroBatch,
         input: Option<Activation>,
     ) -> Result<(Option<Activation>, Option<super::PredictedShard>), ParallelError> {
-        let (shard, begun) = (batch.shard, (self.clock)());
+        let (shard, begun) = (batch.shard, self.waits.now_s());
         let samples = input.as_ref().map_or(0, Activation::samples);
         let of = (step.random, shard);
         let output = self.inner.forward_stage(stage, of, input)?;
@@ -183,12 +181,12 @@ impl SyntheticGradients {
                 (prediction, gradient) = (Some(predicted.0), Some(predicted.1));
             }
         }
-        let middle = (self.clock)();
+        let middle = self.waits.now_s();
         self.inner.add_times(middle - begun, 0.0);
         let gradient = self
             .inner
             .backward_stage(stage, (shard, samples), gradient)?;
-        self.inner.add_times(0.0, (self.clock)() - middle);
+        self.inner.add_times(0.0, self.waits.now_s() - middle);
         match stage.checked_sub(1) {
             None => {}
             Some(before) if stage == running.own.start => {
@@ -215,7 +213,7 @@ impl SyntheticGradients {
         (step, stage): (&LocalStep, usize),
         counts: BatchCounts,
     ) -> Result<(), ParallelError> {
-        let begun = (self.clock)();
+        let begun = self.waits.now_s();
         let update = ReplicaUpdate {
             random: step.random,
             number: step.number,
@@ -223,7 +221,7 @@ impl SyntheticGradients {
         };
         let update = running.diverged.is_none().then_some(update);
         let updated = self.inner.update_stage(stage, update, counts);
-        self.inner.add_times(0.0, (self.clock)() - begun);
+        self.inner.add_times(0.0, self.waits.now_s() - begun);
         match updated {
             Err(ParallelError::NotFinite { tensor }) => {
                 let mut tensors = self.inner.weights().tensors().iter();
@@ -281,11 +279,10 @@ impl SyntheticGradients {
         &mut self,
         running: &mut RunningStages,
     ) -> Result<Option<Activation>, ParallelError> {
-        let begun = (self.clock)();
         let inbox = running.inputs.as_mut().ok_or_else(no_round)?;
-        let received = inbox.receive(&self.inner, &*self.group);
-        self.exchange_s += (self.clock)() - begun;
-        received
+        let receive = || inbox.receive(&self.inner, &*self.group);
+        self.waits
+            .time(receive)
             .map_err(|source| exchange_failed("receive the values of the previous stage", source))
     }
 
@@ -293,11 +290,10 @@ impl SyntheticGradients {
         &mut self,
         running: &mut RunningStages,
     ) -> Result<Option<Activation>, ParallelError> {
-        let begun = (self.clock)();
         let inbox = running.gradients.as_mut().ok_or_else(no_round)?;
-        let received = inbox.receive(&self.inner, &*self.group);
-        self.exchange_s += (self.clock)() - begun;
-        received
+        let receive = || inbox.receive(&self.inner, &*self.group);
+        self.waits
+            .time(receive)
             .map_err(|source| exchange_failed("receive the gradients of the next stage", source))
     }
 
@@ -323,9 +319,8 @@ impl SyntheticGradients {
             if !first.is_finished() && running.sends.len() <= SENDS_MAX {
                 break;
             }
-            let begun = (self.clock)();
-            let sent = running.sends.pop_front().map(|work| work.wait());
-            self.exchange_s += (self.clock)() - begun;
+            let sent = running.sends.pop_front();
+            let sent = sent.map(|work| self.waits.time(|| work.wait()));
             sent.transpose().map_err(failed)?;
         }
         Ok(())
@@ -340,9 +335,7 @@ impl SyntheticGradients {
         }));
         let tallies = running.borders.iter().map(|border| border.tally.encode());
         words.extend(tallies.flatten());
-        let begun = (self.clock)();
-        let gathered = gather_words(&*self.group, &words);
-        self.exchange_s += (self.clock)() - begun;
+        let gathered = self.waits.time(|| gather_words(&*self.group, &words));
         let words = gathered.map_err(|source| exchange_failed("end a round", source))?;
         let (mut rest, mut diverged) = (words.as_slice(), Vec::new());
         while let [first, count, has_diverged, batch, stage, tensor, after @ ..] = rest {

@@ -1,12 +1,13 @@
 //! [`RunCheckpoints`]: one rank's part in saving the checkpoints of a run, from the request to the publication.
 
 mod outcomes;
+mod threads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ronde_checkpoint::{CheckpointError, Fence, SaveRequest, SavedPart, Saver};
+use ronde_checkpoint::{CheckpointError, Fence, SaveRequest, SavedPart};
 use ronde_clock::Stopwatch;
 use ronde_core::background_spans::BackgroundSpans;
 use ronde_core::{
@@ -17,10 +18,11 @@ use ronde_parallel::HeldVector;
 use ronde_protocol::holdings::HeldRanges;
 use ronde_store::Store;
 
+use self::threads::{CheckpointTarget, SaveThreads};
 use super::ReplicaLayout;
 use super::cursor::TrainingCursor;
 use super::notes::{self, SaveFailure, SaveNote};
-use super::publish_thread::{PublishTask, PublishThread};
+use super::publish_thread::PublishTask;
 use super::wait::{SlowWait, wait_for_all};
 use crate::config::CheckpointSection;
 
@@ -33,18 +35,9 @@ const WRITE_LIMIT: Duration = Duration::from_secs(3600);
 /// One rank's part in the checkpoints of a run.
 pub struct RunCheckpoints {
     section: CheckpointSection,
-    store: Arc<dyn Store>,
-    address: String,
-    name: String,
-    run: String,
-    base: PathBuf,
-    saver: Option<Saver>,
-    publisher: Option<PublishThread>,
-    /// The run's term, after it has been claimed.
-    term: Option<u64>,
-    claiming: bool,
-    /// Whether a vote has already waited for the term; it waits at most once.
-    has_waited: bool,
+    target: CheckpointTarget,
+    threads: SaveThreads,
+    term: RunTerm,
     pending: Option<PendingSave>,
     /// The notes to send with the next vote.
     notes: Vec<SaveNote>,
@@ -62,8 +55,16 @@ pub struct RunCheckpoints {
     reported_failure: Option<Step>,
     /// Whether no step follows the next save.
     is_last: bool,
-    /// The recorder of the threads that write and publish.
-    spans: Arc<BackgroundSpans>,
+}
+
+/// The term of a run, which rank 0 claims before the first save.
+#[derive(Debug, Default)]
+struct RunTerm {
+    /// `None` before it has been claimed.
+    number: Option<u64>,
+    is_being_claimed: bool,
+    /// Whether a vote has already waited for the term; it waits at most once.
+    has_waited: bool,
 }
 
 /// A save that has begun. Equal on all ranks except for reports received since.
@@ -119,16 +120,15 @@ impl RunCheckpoints {
     ) -> Self {
         Self {
             section: section.clone(),
-            store,
-            address,
-            name,
-            run,
-            base,
-            saver: None,
-            publisher: None,
-            term: None,
-            claiming: false,
-            has_waited: false,
+            target: CheckpointTarget {
+                store,
+                address,
+                name,
+                run,
+                base,
+            },
+            threads: SaveThreads::default(),
+            term: RunTerm::default(),
             pending: None,
             notes: Vec::new(),
             since: Stopwatch::start(),
@@ -138,13 +138,12 @@ impl RunCheckpoints {
             failed: None,
             reported_failure: None,
             is_last: false,
-            spans: Arc::new(BackgroundSpans::off()),
         }
     }
 
     /// Records the activity of the threads that write and publish.
     pub(crate) fn record_spans(&mut self, spans: Arc<BackgroundSpans>) {
-        self.spans = spans;
+        self.threads.record_spans(spans);
     }
 
     /// Makes a checkpoint due after the next step at which one can be saved.
@@ -155,17 +154,17 @@ impl RunCheckpoints {
     /// Returns the address of the checkpoint store.
     #[must_use]
     pub fn address(&self) -> &str {
-        &self.address
+        &self.target.address
     }
 
     /// Returns the checkpoint store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
-        &self.store
+        &self.target.store
     }
 
     pub(crate) fn term(&self) -> Option<u64> {
-        self.term
+        self.term.number
     }
 
     /// Returns the step of the newest checkpoint that this rank knows to be published.
@@ -203,8 +202,8 @@ impl RunCheckpoints {
     pub(crate) fn enter(&mut self, now: &RankPosition<'_>, term: Option<u64>) {
         self.is_overdue |= self.pending.take().is_some();
         self.notes.clear();
-        self.term = self.term.or(term);
-        if let (Some(term), Rank(0)) = (self.term, now.rank) {
+        self.term.number = self.term.number.or(term);
+        if let (Some(term), Rank(0)) = (self.term.number, now.rank) {
             let fence = Fence {
                 term,
                 generation: now.generation,
@@ -224,10 +223,11 @@ impl RunCheckpoints {
         if due || now.rank == Rank(0) && self.section.every_steps > 0 {
             self.claim_term(now);
         }
-        if due && self.term.is_none() && !std::mem::replace(&mut self.has_waited, true) {
+        let has_term = self.term.number.is_some();
+        if due && !has_term && !std::mem::replace(&mut self.term.has_waited, true) {
             self.poll(now, CLAIM_LIMIT);
         }
-        let requests = due && self.term.is_some() && self.pending.is_none();
+        let requests = due && self.term.number.is_some() && self.pending.is_none();
         self.is_overdue |= due && !requests;
         (requests, notes::encode(&self.notes))
     }
@@ -263,8 +263,8 @@ impl RunCheckpoints {
 
     /// Claims a term for the run in the background, unless it has one. Called on rank 0.
     pub(crate) fn claim_term(&mut self, now: &RankPosition<'_>) {
-        if self.term.is_none() && !self.claiming {
-            self.claiming = true;
+        if self.term.number.is_none() && !self.term.is_being_claimed {
+            self.term.is_being_claimed = true;
             self.submit(now, PublishTask::ClaimTerm(now.generation, now.next));
         }
     }
@@ -288,17 +288,8 @@ impl RunCheckpoints {
     }
 
     fn submit(&mut self, now: &RankPosition<'_>, task: PublishTask) {
-        if self.publisher.is_none() {
-            match PublishThread::start(self.store.clone(), &self.name, self.spans.clone()) {
-                Ok(publisher) => self.publisher = Some(publisher),
-                Err(error) => {
-                    let failure = SaveFailure::from(&error);
-                    return self.record_failure(now, now.next, now.rank, failure);
-                }
-            }
-        }
-        if let Some(publisher) = &mut self.publisher {
-            publisher.submit(task);
+        if let Err(error) = self.threads.publish(&self.target, task) {
+            self.record_failure(now, now.next, now.rank, SaveFailure::from(&error));
         }
     }
 
@@ -324,7 +315,7 @@ impl RunCheckpoints {
     /// Copies this rank's share of the state, which a thread then writes. All ranks call it after the same step.
     /// Does nothing while another save is pending.
     pub(crate) fn begin(&mut self, now: &RankPosition<'_>, snapshot: StateSnapshot<'_>) {
-        let (None, Some(term)) = (&self.pending, self.term) else {
+        let (None, Some(term)) = (&self.pending, self.term.number) else {
             return;
         };
         let watch = Stopwatch::start();
@@ -343,8 +334,8 @@ impl RunCheckpoints {
             vectors: &now.layout.vectors,
             slices: &slices,
         };
-        let begun = self.writer().and_then(|saver| saver.begin(&save));
-        let run = (self.run.as_str(), self.base.as_path());
+        let begun = self.threads.begin(&self.target, &save);
+        let run = (self.target.run.as_str(), self.target.base.as_path());
         let (weights, progress) = (snapshot.weights, snapshot.progress);
         let cursor = TrainingCursor::new(run, weights, progress, snapshot.session).encode();
         let problem = match (begun, &cursor) {
@@ -370,22 +361,6 @@ impl RunCheckpoints {
         (self.is_overdue, self.since) = (false, Stopwatch::start());
     }
 
-    /// Returns the idle writer thread; cancels an earlier save that no rank waits for.
-    fn writer(&mut self) -> Result<&mut Saver, CheckpointError> {
-        if let Some(saver) = &mut self.saver {
-            // The outcome of a cancelled save.
-            let _ = saver.poll();
-        }
-        match &mut self.saver {
-            Some(saver) => Ok(saver),
-            none => Ok(none.insert(Saver::start_recorded(
-                self.store.clone(),
-                0,
-                self.spans.clone(),
-            )?)),
-        }
-    }
-
     /// Waits until the pending save is published or has failed. All ranks call it together.
     ///
     /// # Errors
@@ -401,13 +376,13 @@ impl RunCheckpoints {
         let slow = |what: &str| {
             let what = format!(
                 "{what} of the checkpoint at step {step} in {}",
-                self.address
+                self.target.address
             );
             SlowWait::start(what, now.rank, now.tracker).until(limit_s)
         };
         let (mut writes, mut publishes) = (slow("the files"), slow("the publication"));
         wait_for_all(group, interval, &mut writes, |limit| {
-            let Some(saver) = &mut self.saver else {
+            let Some(saver) = self.threads.saver() else {
                 return Some(());
             };
             if saver.under_way().is_some() {
@@ -426,7 +401,7 @@ impl RunCheckpoints {
         self.exchange(now, group)?;
         wait_for_all(group, interval, &mut publishes, |limit| {
             self.poll(now, limit);
-            let idle = self.publisher.as_ref().is_none_or(PublishThread::is_idle);
+            let idle = self.threads.publishes_nothing();
             (idle || since.elapsed_s() >= limit_s).then_some(())
         })?;
         self.exchange(now, group)?;

@@ -35,7 +35,7 @@ impl Training {
         let vectors = vectors.into_iter().enumerate().skip(1);
         let whole = vectors.filter(|(_, vector)| vector.kind == VectorKind::Whole);
         let whole = whole.map(|(number, vector)| (number, vector.values.to_vec()));
-        self.beginning = Some(Beginning {
+        self.initial.rest = Some(Beginning {
             session: self.session.cursor(),
             progress: self.decisions.encode(),
             whole: whole.collect(),
@@ -54,12 +54,12 @@ impl Training {
         };
         let even = self.even_mesh()?;
         self.regroup(even)?;
-        self.slices.give_up();
+        self.movement.slices.give_up();
         let mine = self.own_slices();
         self.reset_state(&mine)?;
         self.load_beginning()?;
-        self.slices.loaded(mine);
-        if let Some(initial) = &mut self.initial {
+        self.movement.slices.loaded(mine);
+        if let Some(initial) = &mut self.initial.weights {
             initial.give_up();
         }
         self.share_initial_weights()?;
@@ -76,7 +76,7 @@ impl Training {
 
     /// Loads everything but the weights.
     fn load_beginning(&mut self) -> Result<(), TrainError> {
-        let Some(beginning) = &self.beginning else {
+        let Some(beginning) = &self.initial.rest else {
             return Ok(());
         };
         let mut edit = self.policy.edit();
@@ -91,7 +91,7 @@ impl Training {
         edit.reload();
         self.copies = ModelCopies::new(&self.plan.config.train, self.policy.state().held_weights());
         self.decisions.restore(&beginning.progress)?;
-        self.state_copies = StateCopies::default();
+        self.movement.state_copies = StateCopies::default();
         self.gathered = None;
         self.reports.forget_last();
         let digest = self.policy.state().digest(None);

@@ -15,7 +15,6 @@ use ronde_protocol::{MembershipError, Rejoin, RejoinAnswer, RejoinAsk};
 
 use super::entry_facts::EntryFacts;
 use super::pending::{Pending, UnrecordedStep};
-use super::restoration::CopyRestoration;
 use super::{Training, vectors_mut};
 use crate::config::RoundSamples;
 use crate::error::TrainError;
@@ -44,11 +43,9 @@ impl Training {
     pub(super) fn synchronize(&mut self) -> Result<(), TrainError> {
         let before = self.assignment.layout().clone();
         self.align_clocks()?;
-        self.transfer = StateTransfer::default();
-        self.state_copies.interrupt();
-        self.restoration = CopyRestoration::default();
+        self.movement.enter_generation();
         self.share_initial_weights()?;
-        if self.beginning.is_none() {
+        if self.initial.rest.is_none() {
             self.record_start();
             self.keep_beginning();
         }
@@ -80,7 +77,7 @@ impl Training {
     ) -> Result<EntryFacts, TrainError> {
         let mut answer = RejoinAnswer::Done;
         loop {
-            let ask = rejoin.next(self.session.log_mut(), &mut self.slices, answer)?;
+            let ask = rejoin.next(self.session.log_mut(), &mut self.movement.slices, answer)?;
             entry.plan.clone_from(rejoin.plan());
             answer = match ask {
                 RejoinAsk::Continue => return Ok(entry),
@@ -198,7 +195,7 @@ impl Training {
     fn begin_copies(&mut self, catch_up: &CatchUpPlan) -> Result<(), TrainError> {
         if catch_up.each.contains(&CatchUp::CopyState) {
             let transfer = start_transfer(catch_up, &*self.member.group, &self.vectors());
-            self.transfer = transfer.map_err(TrainError::Heal)?;
+            self.movement.transfer = transfer.map_err(TrainError::Heal)?;
         }
         Ok(())
     }
@@ -234,9 +231,15 @@ impl Training {
     pub(super) fn catch_up(&mut self) -> Result<(), TrainError> {
         let span = self.reports.begin_span();
         let group = self.member.group.clone();
-        self.transfer.send_all(&*group).map_err(TrainError::Heal)?;
+        self.movement
+            .transfer
+            .send_all(&*group)
+            .map_err(TrainError::Heal)?;
         self.heal()?;
-        self.transfer.wait_sent().map_err(TrainError::Heal)?;
+        self.movement
+            .transfer
+            .wait_sent()
+            .map_err(TrainError::Heal)?;
         let step = self.session.next_step();
         self.reports.end_span(span, SpanKind::CatchUp, step);
         Ok(())
@@ -244,7 +247,7 @@ impl Training {
 
     /// Loads the transferred state as soon as all of it has been received.
     pub(super) fn heal_if_received(&mut self) -> Result<(), TrainError> {
-        if self.transfer.is_received() {
+        if self.movement.transfer.is_received() {
             self.heal()?;
         }
         Ok(())
@@ -253,16 +256,16 @@ impl Training {
     /// Loads the transferred state, if this rank receives one, and applies the steps committed meanwhile.
     fn heal(&mut self) -> Result<(), TrainError> {
         // Do not touch the state without need, because layers read it in place.
-        if !self.transfer.receives() {
+        if !self.movement.transfer.receives() {
             return Ok(());
         }
         let mut edit = self.policy.edit();
         let mut vectors = vectors_mut(&mut edit, &mut self.copies);
-        let received = self.transfer.receive(&mut vectors);
+        let received = self.movement.transfer.receive(&mut vectors);
         drop(vectors);
         edit.reload();
         received.map_err(TrainError::Heal)?;
-        for (committed, reduced, timing) in self.transfer.take_deferred() {
+        for (committed, reduced, timing) in self.movement.transfer.take_deferred() {
             let applied = self.apply(&committed, reduced)?;
             self.policy.edit().reload();
             self.finish_step(&committed, applied, timing);

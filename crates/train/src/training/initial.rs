@@ -7,6 +7,7 @@ use ronde_core::{CollectivesExt, Event, GroupRank, Rank, Step};
 use ronde_saved_model::InitialWeights;
 
 use super::Training;
+use super::beginning::Beginning;
 use crate::checkpoints;
 use crate::error::TrainError;
 use crate::initial_weights::InitialWeightFile;
@@ -14,6 +15,15 @@ use crate::model_copies::ModelCopies;
 
 /// The number of hexadecimal digits of the hash of a file.
 const HASH_DIGITS: usize = 64;
+
+/// What a member knows of the state before the first step.
+#[derive(Default)]
+pub(super) struct InitialState {
+    /// The weights of a file; `None`: the seed determines them.
+    pub(super) weights: Option<SharedInitialWeights>,
+    /// The remaining state; `None` before the run has started.
+    pub(super) rest: Option<Beginning>,
+}
 
 /// The initial weights of a file, as far as this member has them.
 #[derive(Debug)]
@@ -63,7 +73,7 @@ impl Training {
     /// them and its hash, which becomes part of the plan.
     #[must_use]
     pub fn with_initial_weights(mut self, file: Option<InitialWeightFile>) -> Self {
-        self.initial = file.map(|file| SharedInitialWeights {
+        self.initial.weights = file.map(|file| SharedInitialWeights {
             file,
             is_loaded: false,
         });
@@ -76,7 +86,7 @@ impl Training {
     /// # Errors
     /// Rank 0 cannot use the file, or a peer was lost.
     pub(super) fn share_initial_weights(&mut self) -> Result<(), TrainError> {
-        let Some(initial) = &self.initial else {
+        let Some(initial) = &self.initial.weights else {
             return Ok(());
         };
         let group = self.member.group.clone();
@@ -153,7 +163,7 @@ impl Training {
         reader: usize,
     ) -> Result<Option<InitialWeights>, TrainError> {
         let (group, interval) = (self.member.group.clone(), self.poll_interval());
-        let Some(initial) = &self.initial else {
+        let Some(initial) = &self.initial.weights else {
             return Ok(None);
         };
         let reads = group.rank().index() == reader;
@@ -223,7 +233,7 @@ impl Training {
         let state = self.policy.state();
         self.copies = ModelCopies::new(&self.plan.config.train, state.held_weights());
         self.session.set_digest(state.digest(None));
-        if let Some(initial) = &mut self.initial {
+        if let Some(initial) = &mut self.initial.weights {
             initial.is_loaded = true;
         }
     }

@@ -55,7 +55,7 @@ impl Training {
         let wanted = self.policy.state().layout();
         // With a new member, others give up copies that it does not have yet: no loss has to be made good in a hurry.
         let has_joined = catch_up.each.contains(&CatchUp::CopyState);
-        if self.restoration.exchanges > 0 || has_joined || !self.restores_later() {
+        if self.movement.restoration.exchanges > 0 || has_joined || !self.restores_later() {
             return wanted;
         }
         let needed = self.policy.state().needed();
@@ -64,7 +64,7 @@ impl Training {
         let mut stages = VecDeque::from(stages.unwrap_or_default());
         if let Some(first) = stages.pop_front() {
             self.limit_copies(first);
-            self.restoration.later = stages;
+            self.movement.restoration.later = stages;
         }
         self.policy.state().layout()
     }
@@ -97,18 +97,18 @@ impl Training {
         if self.is_complete() {
             return Ok(());
         }
-        let Some(copies) = self.restoration.later.pop_front() else {
+        let Some(copies) = self.movement.restoration.later.pop_front() else {
             return Ok(());
         };
         let begun = Stopwatch::start();
-        self.restoration.exchanges += 1;
+        self.movement.restoration.exchanges += 1;
         self.limit_copies(copies);
         let each = vec![CatchUp::UpToDate; self.member.group.size()];
         let rank = self.member.group.rank().index();
         let rejoin = Rejoin::of_slices(rank, CatchUpPlan { next, each });
         self.enter(rejoin, EntryFacts::default())?;
-        self.restoration.seconds += begun.elapsed_s();
-        if self.restoration.later.is_empty() && self.member.rank.0 == 0 {
+        self.movement.restoration.seconds += begun.elapsed_s();
+        if self.movement.restoration.later.is_empty() && self.member.rank.0 == 0 {
             self.report_restored();
         }
         Ok(())
@@ -120,7 +120,7 @@ impl Training {
             elements,
             seconds,
             ..
-        } = self.restoration;
+        } = self.movement.restoration;
         let mib = (4 * elements * self.moved_vectors()) as f64 / f64::from(1 << 20);
         let message = format!(
             "each slice is on 2 workers again: {mib:.1} MiB in {seconds:.2} s, after {exchanges} steps"

@@ -133,7 +133,7 @@ impl Training {
             term: term.unwrap_or_default(),
             next,
             holds_gradient: self.session.is_complete() && self.pending.holds_gradient(next),
-            held: self.slices.held().clone(),
+            held: self.movement.slices.held().clone(),
         }
     }
 
@@ -151,7 +151,7 @@ impl Training {
         let last = Step(catch_up.next.0 - 1);
         let gathered = self.gathered_by_all(last)?;
         self.execute_moves(catch_up, moves, gathered)?;
-        self.restoration.moved(moves);
+        self.movement.restoration.moved(moves);
         Ok(gathered)
     }
 
@@ -169,7 +169,7 @@ impl Training {
     ) -> Result<(), TrainError> {
         let is_fresh = catch_up.next == Step(0);
         let last = Step(catch_up.next.0.saturating_sub(1));
-        if is_fresh && self.initial.is_none() && self.has_parts() {
+        if is_fresh && self.initial.weights.is_none() && self.has_parts() {
             self.reset_weights()?;
         }
         // Before the first step, members compare all weights.
@@ -253,7 +253,7 @@ impl Training {
         gathered: usize,
     ) -> Result<(), TrainError> {
         let group = self.member.group.clone();
-        let stored = self.slices.stored();
+        let stored = self.movement.slices.stored();
         let mut vectors = self.vector_moves(catch_up, moves);
         if let Some(weights) = vectors.first_mut() {
             for sent in weights.iter_mut() {

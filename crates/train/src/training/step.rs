@@ -62,7 +62,7 @@ impl Training {
         let (number, targets) = (self.session.updates() + 1, open.counts().targets);
         let sums = self.policy.method().vote(number, &reduced, targets);
         self.session.attach_sums(sums.map_err(failed)?);
-        let advanced = self.transfer.advance(&*self.member.group);
+        let advanced = self.movement.transfer.advance(&*self.member.group);
         advanced.map_err(TrainError::Heal)?;
         self.finish_copy()?;
         self.prepare_vote();
@@ -125,7 +125,9 @@ impl Training {
             self.gather_weights(committed.step)?;
             self.finish_applied();
         } else {
-            self.transfer.defer(committed.clone(), reduced, timing);
+            self.movement
+                .transfer
+                .defer(committed.clone(), reduced, timing);
         }
         Ok(())
     }

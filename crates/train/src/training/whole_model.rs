@@ -7,7 +7,6 @@
 use std::ops::Range;
 
 use ronde_core::{CollectivesExt, GroupRank};
-use ronde_parallel::ModelState;
 
 use super::Training;
 use crate::error::TrainError;
@@ -16,20 +15,12 @@ use crate::finished_model::FinishedModel;
 /// The largest number of elements that a rank sends at once: 4 MiB.
 const PIECE_MAX: usize = 1 << 20;
 
-/// The whole model of a run whose workers divide the weights.
-#[derive(Debug, Default)]
-pub(super) struct WholeModel {
-    /// Whether every worker needs it at the end.
-    is_needed: bool,
-    gathered: Option<ModelState>,
-}
-
 impl Training {
     /// Returns the whole model from [`Training::into_model`] on every worker. Cost: if the workers divide the weights, memory for
     /// the whole model on each of them, and as many received bytes, at the end of the run.
     #[must_use]
     pub fn with_whole_model(mut self) -> Self {
-        self.whole.is_needed = true;
+        self.saving.whole.is_needed = true;
         self
     }
 
@@ -38,8 +29,8 @@ impl Training {
     /// # Errors
     /// A peer was lost.
     pub(super) fn gather_whole_model(&mut self) -> Result<(), TrainError> {
-        self.whole.gathered = None;
-        if !self.whole.is_needed || !self.divides_weights() {
+        self.saving.whole.gathered = None;
+        if !self.saving.whole.is_needed || !self.divides_weights() {
             return Ok(());
         }
         let group = self.member.group.clone();
@@ -58,13 +49,13 @@ impl Training {
                 whole.write(&piece, &values);
             }
         }
-        self.whole.gathered = Some(whole);
+        self.saving.whole.gathered = Some(whole);
         Ok(())
     }
 
     /// Drops the whole model, because another generation trains further.
     pub(super) fn drop_whole_model(&mut self) {
-        self.whole.gathered = None;
+        self.saving.whole.gathered = None;
     }
 
     /// Ends the training, and returns its model on a worker that has all of it.
@@ -74,7 +65,7 @@ impl Training {
     /// the run.
     pub fn into_model(self) -> Result<FinishedModel, TrainError> {
         let (rank, steps) = (self.rank(), self.steps());
-        let state = match self.whole.gathered {
+        let state = match self.saving.whole.gathered {
             Some(whole) => whole,
             None if self.divides_weights() => {
                 return Err(TrainError::Impossible {

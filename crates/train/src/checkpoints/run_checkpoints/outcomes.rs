@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ronde_checkpoint::{CheckpointError, Fence, SavedPart, Saver};
+use ronde_checkpoint::{CheckpointError, Fence, SavedPart};
 use ronde_clock::Stopwatch;
 use ronde_core::{Event, Rank};
 
@@ -13,14 +13,10 @@ use crate::checkpoints::publish_thread::{CompleteSave, PublishTask, PublishTaskR
 impl RunCheckpoints {
     /// Processes the results of this rank's threads; waits up to `limit` while the publishing thread is busy.
     pub(super) fn poll(&mut self, now: &RankPosition<'_>, limit: Duration) {
-        if let Some(outcome) = self.saver.as_mut().and_then(Saver::poll) {
+        if let Some(outcome) = self.threads.written() {
             self.share_written(outcome);
         }
-        while let Some(outcome) = self
-            .publisher
-            .as_mut()
-            .and_then(|thread| thread.next(limit))
-        {
+        while let Some(outcome) = self.threads.next_published(limit) {
             self.task_finished(now, outcome);
         }
     }
@@ -48,8 +44,8 @@ impl RunCheckpoints {
         match outcome {
             PublishTaskResult::Claimed | PublishTaskResult::Discarded => {}
             PublishTaskResult::Term(fence) => {
-                self.claiming = false;
-                self.term = Some(fence.term);
+                self.term.is_being_claimed = false;
+                self.term.number = Some(fence.term);
                 self.notes.push(SaveNote::Term(fence.term));
                 if fence.generation != now.generation {
                     let generation = now.generation;
@@ -66,7 +62,7 @@ impl RunCheckpoints {
                 }
             }
             PublishTaskResult::NotClaimed(step, failure) => {
-                self.claiming = false;
+                self.term.is_being_claimed = false;
                 // Do not try again at every step.
                 (self.is_overdue, self.since) = (false, Stopwatch::start());
                 self.record_failure(now, step, now.rank, failure);
@@ -84,7 +80,7 @@ impl RunCheckpoints {
                     bytes: pending.map_or(0, |s| s.parts.iter().map(|p| p.file.bytes).sum()),
                     held_up_s: pending.map_or(f64::NAN, |save| save.held_up_s),
                     total_s: pending.map_or(f64::NAN, |save| save.since.elapsed_s()),
-                    address: self.address.clone(),
+                    address: self.target.address.clone(),
                 });
                 self.notes.push(SaveNote::Published { step });
             }
@@ -107,20 +103,18 @@ impl RunCheckpoints {
 
     /// Returns whether the next save has no reserved memory yet.
     pub(crate) fn needs_memory(&self) -> bool {
-        self.term.is_some() && self.saver.is_none()
+        self.term.number.is_some() && !self.threads.can_write()
     }
 
     /// Reserves memory for the first save of this size, in the thread that writes it.
     pub(crate) fn reserve(&mut self, bytes: usize) {
-        // If the thread cannot be started, the first save reports the error.
-        let (store, spans) = (self.store.clone(), self.spans.clone());
-        self.saver = Saver::start_recorded(store, bytes, spans).ok();
+        self.threads.reserve(&self.target, bytes);
     }
 
     fn receive_note(&mut self, now: &RankPosition<'_>, rank: Rank, note: SaveNote) {
         let save = self.pending.as_mut();
         match note {
-            SaveNote::Term(term) => self.term = Some(term),
+            SaveNote::Term(term) => self.term.number = Some(term),
             SaveNote::Saved { part, held_up_s } => {
                 if let Some(save) = save
                     && (part.step, part.fence) == (save.step, save.fence)
@@ -158,7 +152,7 @@ impl RunCheckpoints {
         }
         save.published = true;
         let save = CompleteSave {
-            run: self.name.clone(),
+            run: self.target.name.clone(),
             step: save.step,
             epoch: save.epoch,
             fence: save.fence,
