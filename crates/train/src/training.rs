@@ -26,6 +26,7 @@ use self::restoration::CopyRestoration;
 use self::run_reports::RunReports;
 use self::run_saving::RunSaving;
 use self::state_copies::StateCopies;
+use self::whole_model::WholeModel;
 use crate::batch_norms::BatchNorms;
 use crate::callback::Callback;
 use crate::checkpoints::{Resume, RunCheckpoints};
@@ -136,42 +137,25 @@ pub struct Training {
     gathered: Option<Step>,
     movement: StateMovement,
     initial: InitialState,
+    /// The copies of the state in the memory of this worker.
+    state_copies: StateCopies,
+    /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
+    slices: SliceExchange,
     /// The cores of this worker's threads; `None`: the system chooses.
     cores: Option<CorePinning>,
     saving: RunSaving,
     decisions: Decisions,
     copies: ModelCopies,
+    whole: WholeModel,
 }
 
-/// What a member sends and receives of the state.
+/// The parts of the state that members send to each other in one generation, besides those for which all of them wait.
+#[derive(Default)]
 struct StateMovement {
-    /// To members that join, while the others train.
+    /// The copies for members that join.
     transfer: StateTransfer,
-    /// Second copies that follow a loss, some after each step.
+    /// The second copies that follow after a loss.
     restoration: CopyRestoration,
-    /// The copies of the state in the memory of this worker.
-    state_copies: StateCopies,
-    /// The elements of the state that this rank has. The strategy may have memory for more of them while they are received.
-    slices: SliceExchange,
-}
-
-impl StateMovement {
-    /// Moves nothing yet.
-    fn of(held: HeldRanges) -> Self {
-        Self {
-            transfer: StateTransfer::default(),
-            restoration: CopyRestoration::default(),
-            state_copies: StateCopies::default(),
-            slices: SliceExchange::new(held),
-        }
-    }
-
-    /// Gives up what was on its way in the generation before.
-    fn enter_generation(&mut self) {
-        self.transfer = StateTransfer::default();
-        self.restoration = CopyRestoration::default();
-        self.state_copies.interrupt();
-    }
 }
 
 /// Creates the session of a member, which compares the initial weights: ranks with different ones must not train.
@@ -212,7 +196,7 @@ impl Training {
         let session = new_session(&member, &plan, (assignment.layout(), &policy));
         let state = policy.state();
         let copies = ModelCopies::new(&plan.config.train, state.held_weights());
-        let movement = StateMovement::of(state.held());
+        let slices = SliceExchange::new(state.held());
         let layout = slices::checkpoint_layout(&plan, &state, loss_scaling);
         Ok(Self {
             member,
@@ -224,12 +208,15 @@ impl Training {
             reports,
             pending: Pending::Nothing,
             gathered: None,
-            movement,
+            movement: StateMovement::default(),
             initial: InitialState::default(),
+            state_copies: StateCopies::default(),
+            slices,
             cores: None,
             saving: RunSaving::without_checkpoints(layout),
             decisions: Decisions::default(),
             copies,
+            whole: WholeModel::default(),
         })
     }
 

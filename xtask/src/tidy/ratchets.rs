@@ -132,23 +132,13 @@ mod tests {
 
     #[test]
     fn wide_types_count_unless_they_are_data() {
-        let fields = |count: usize| {
-            (0..count)
-                .map(|n| format!("f{n}: u8, "))
-                .collect::<String>()
-        };
-        let (wide, most) = (fields(16), fields(15));
-        let methods = |count: usize| {
-            (0..count)
-                .map(|n| format!("fn m{n}(); "))
-                .collect::<String>()
-        };
+        let (wide, most) = ("f: u8, ".repeat(16), "f: u8, ".repeat(15));
         let text = format!(
             "mod child;\nstruct A {{ {wide} }}\nimpl A {{ fn a(&self) {{}} }}\nstruct B {{ {most} }}\nimpl B {{ fn b(&self) {{}} }}\n\
              #[derive(Clone, serde::Serialize)] struct C {{ {wide} }} impl C {{ fn c(&self) {{}} }}\n\
              struct D {{ {wide} }} impl D {{ fn new() -> Self {{ x }} }}\ntrait E {{ {} }}\ntrait F {{ {} }}",
-            methods(9),
-            methods(8),
+            "fn m(); ".repeat(9),
+            "fn m(); ".repeat(8),
         );
         let files = [("crates/a/src/b.rs", text.as_str())];
         let found = findings(&files, "structs_above_fifteen_fields");

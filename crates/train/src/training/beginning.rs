@@ -54,11 +54,11 @@ impl Training {
         };
         let even = self.even_mesh()?;
         self.regroup(even)?;
-        self.movement.slices.give_up();
+        self.slices.give_up();
         let mine = self.own_slices();
         self.reset_state(&mine)?;
         self.load_beginning()?;
-        self.movement.slices.loaded(mine);
+        self.slices.loaded(mine);
         if let Some(initial) = &mut self.initial.weights {
             initial.give_up();
         }
@@ -91,7 +91,7 @@ impl Training {
         edit.reload();
         self.copies = ModelCopies::new(&self.plan.config.train, self.policy.state().held_weights());
         self.decisions.restore(&beginning.progress)?;
-        self.movement.state_copies = StateCopies::default();
+        self.state_copies = StateCopies::default();
         self.gathered = None;
         self.reports.forget_last();
         let digest = self.policy.state().digest(None);

@@ -15,7 +15,7 @@ use ronde_protocol::{MembershipError, Rejoin, RejoinAnswer, RejoinAsk};
 
 use super::entry_facts::EntryFacts;
 use super::pending::{Pending, UnrecordedStep};
-use super::{Training, vectors_mut};
+use super::{StateMovement, Training, vectors_mut};
 use crate::config::RoundSamples;
 use crate::error::TrainError;
 use crate::event_history::share_bytes;
@@ -43,7 +43,8 @@ impl Training {
     pub(super) fn synchronize(&mut self) -> Result<(), TrainError> {
         let before = self.assignment.layout().clone();
         self.align_clocks()?;
-        self.movement.enter_generation();
+        self.movement = StateMovement::default();
+        self.state_copies.interrupt();
         self.share_initial_weights()?;
         if self.initial.rest.is_none() {
             self.record_start();
@@ -77,7 +78,7 @@ impl Training {
     ) -> Result<EntryFacts, TrainError> {
         let mut answer = RejoinAnswer::Done;
         loop {
-            let ask = rejoin.next(self.session.log_mut(), &mut self.movement.slices, answer)?;
+            let ask = rejoin.next(self.session.log_mut(), &mut self.slices, answer)?;
             entry.plan.clone_from(rejoin.plan());
             answer = match ask {
                 RejoinAsk::Continue => return Ok(entry),

@@ -1,16 +1,15 @@
-//! [`RunSaving`]: the checkpoints of a run on one worker, the requests to save one or to stop, and the whole model at its end.
+//! [`RunSaving`]: the checkpoints of a run on one worker, and the requests to save one or to stop.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use ronde_core::{Event, Rank, Step};
-use ronde_parallel::ModelState;
 
 use crate::checkpoints::{RankPosition, ReplicaLayout, Resume, RunCheckpoints};
 use crate::job_group::JobGroup;
 use crate::plan::Plan;
 
-/// What a run saves on one worker.
+/// The checkpoints of a run on one worker.
 pub(super) struct RunSaving {
     /// `None`: none are saved or loaded.
     checkpoints: Option<RunCheckpoints>,
@@ -19,17 +18,8 @@ pub(super) struct RunSaving {
     resume: Resume,
     /// Set when the run is to stop after a step.
     stop: Arc<AtomicBool>,
-    pub(super) whole: WholeModel,
     /// Whether a notice that callbacks cannot save checkpoints was recorded.
     is_missing_folder_reported: bool,
-}
-
-/// The whole model of a run whose workers divide the weights.
-#[derive(Debug, Default)]
-pub(super) struct WholeModel {
-    /// Whether every worker needs it at the end.
-    pub(super) is_needed: bool,
-    pub(super) gathered: Option<ModelState>,
 }
 
 impl RunSaving {
@@ -40,7 +30,6 @@ impl RunSaving {
             layout,
             resume: Resume::Never,
             stop: Arc::default(),
-            whole: WholeModel::default(),
             is_missing_folder_reported: false,
         }
     }

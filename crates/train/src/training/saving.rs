@@ -321,7 +321,7 @@ impl Training {
         let even = self.even_mesh()?;
         self.regroup(even)?;
         // The state that the members have is not complete, and is given up.
-        self.movement.slices.give_up();
+        self.slices.give_up();
         let mine = self.own_slices();
         self.hold(&mine).reload();
         // Ranks read different slices, so one may find damage in a checkpoint that the others can read.
@@ -334,7 +334,7 @@ impl Training {
             match LoadAgreement::of(&all) {
                 LoadAgreement::Agreed(None) => return Ok(false),
                 LoadAgreement::Agreed(Some(_)) => {
-                    self.movement.slices.loaded(mine);
+                    self.slices.loaded(mine);
                     return Ok(true);
                 }
                 LoadAgreement::RetryBefore(step) => end = step.0,

@@ -133,7 +133,7 @@ impl Training {
             term: term.unwrap_or_default(),
             next,
             holds_gradient: self.session.is_complete() && self.pending.holds_gradient(next),
-            held: self.movement.slices.held().clone(),
+            held: self.slices.held().clone(),
         }
     }
 
@@ -253,7 +253,7 @@ impl Training {
         gathered: usize,
     ) -> Result<(), TrainError> {
         let group = self.member.group.clone();
-        let stored = self.movement.slices.stored();
+        let stored = self.slices.stored();
         let mut vectors = self.vector_moves(catch_up, moves);
         if let Some(weights) = vectors.first_mut() {
             for sent in weights.iter_mut() {

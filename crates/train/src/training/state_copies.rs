@@ -149,10 +149,7 @@ impl Training {
 
     /// Waits for the messages of the last copy, before the vote that confirms it.
     pub(super) fn finish_copy(&mut self) -> Result<(), TrainError> {
-        self.movement
-            .state_copies
-            .finish()
-            .map_err(TrainError::Heal)
+        self.state_copies.finish().map_err(TrainError::Heal)
     }
 
     /// Begins a copy after a committed step, if one is due.
@@ -163,7 +160,7 @@ impl Training {
         if !self.keeps_copies() {
             return Ok(());
         }
-        self.movement.state_copies.confirm();
+        self.state_copies.confirm();
         let (next, every) = (committed.next(), self.plan.config.elastic.copy_steps);
         // The first one follows the first step, so that there is one soon.
         if next.0 > 1 && !next.0.is_multiple_of(every) {
@@ -171,12 +168,9 @@ impl Training {
         }
         let copy = self.copy_of_state(next);
         let started = self.send_parts(&copy);
-        self.movement.state_copies.replace(copy);
+        self.state_copies.replace(copy);
         let (sends, awaited) = started.map_err(TrainError::Heal)?;
-        (
-            self.movement.state_copies.sends,
-            self.movement.state_copies.awaited,
-        ) = (sends, awaited);
+        (self.state_copies.sends, self.state_copies.awaited) = (sends, awaited);
         Ok(())
     }
 
@@ -252,7 +246,7 @@ impl Training {
         let saved = saved.map_or(-1, |step| step.0 as i64);
         let saved = group.all_gather(&[saved]).map_err(TrainError::Heal)?;
         let elements = self.policy.state().elements();
-        let mine = (self.movement.state_copies.all()).map(|copy| copy.report());
+        let mine = (self.state_copies.all()).map(|copy| copy.report());
         let words: Vec<u64> = mine.flat_map(|copy| copy.encode()).collect();
         let all = MemberState::decode_all(&self.gather_words(&words)?).unwrap_or_default();
         let StateSource::Members(step) = StateSource::of(&all, elements) else {
@@ -263,7 +257,7 @@ impl Training {
         }
         let even = self.even_mesh()?;
         self.regroup(even)?;
-        self.movement.slices.give_up();
+        self.slices.give_up();
         self.session.give_up_state();
         self.load_copy(step)?;
         if self.member.rank == Rank(0) {
@@ -283,7 +277,7 @@ impl Training {
     fn load_copy(&mut self, step: Step) -> Result<(), TrainError> {
         let StateCopies {
             newest, earlier, ..
-        } = std::mem::take(&mut self.movement.state_copies);
+        } = std::mem::take(&mut self.state_copies);
         let mut copies = newest.map(|(copy, _)| copy).into_iter().chain(earlier);
         let Some(copy) = copies.find(|copy| copy.next == step) else {
             return Ok(());
@@ -304,7 +298,7 @@ impl Training {
         }
         drop(state);
         edit.reload();
-        self.movement.slices.loaded(copy.held.clone());
+        self.slices.loaded(copy.held.clone());
         self.decisions.restore(&copy.progress)?;
         let digest = self.digest(Step(step.0.saturating_sub(1)));
         if !self.session.resume(&copy.session, digest) {
@@ -313,7 +307,7 @@ impl Training {
                 hint: "this is a bug of ronde; please report it".to_owned(),
             });
         }
-        self.movement.state_copies.newest = Some((copy, CopyProgress::Complete));
+        self.state_copies.newest = Some((copy, CopyProgress::Complete));
         Ok(())
     }
 }

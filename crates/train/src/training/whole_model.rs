@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use ronde_core::{CollectivesExt, GroupRank};
+use ronde_parallel::ModelState;
 
 use super::Training;
 use crate::error::TrainError;
@@ -15,12 +16,20 @@ use crate::finished_model::FinishedModel;
 /// The largest number of elements that a rank sends at once: 4 MiB.
 const PIECE_MAX: usize = 1 << 20;
 
+/// The whole model of a run whose workers divide the weights.
+#[derive(Debug, Default)]
+pub(super) struct WholeModel {
+    /// Whether every worker needs it at the end.
+    is_needed: bool,
+    gathered: Option<ModelState>,
+}
+
 impl Training {
     /// Returns the whole model from [`Training::into_model`] on every worker. Cost: if the workers divide the weights, memory for
     /// the whole model on each of them, and as many received bytes, at the end of the run.
     #[must_use]
     pub fn with_whole_model(mut self) -> Self {
-        self.saving.whole.is_needed = true;
+        self.whole.is_needed = true;
         self
     }
 
@@ -29,8 +38,8 @@ impl Training {
     /// # Errors
     /// A peer was lost.
     pub(super) fn gather_whole_model(&mut self) -> Result<(), TrainError> {
-        self.saving.whole.gathered = None;
-        if !self.saving.whole.is_needed || !self.divides_weights() {
+        self.whole.gathered = None;
+        if !self.whole.is_needed || !self.divides_weights() {
             return Ok(());
         }
         let group = self.member.group.clone();
@@ -49,13 +58,13 @@ impl Training {
                 whole.write(&piece, &values);
             }
         }
-        self.saving.whole.gathered = Some(whole);
+        self.whole.gathered = Some(whole);
         Ok(())
     }
 
     /// Drops the whole model, because another generation trains further.
     pub(super) fn drop_whole_model(&mut self) {
-        self.saving.whole.gathered = None;
+        self.whole.gathered = None;
     }
 
     /// Ends the training, and returns its model on a worker that has all of it.
@@ -65,7 +74,7 @@ impl Training {
     /// the run.
     pub fn into_model(self) -> Result<FinishedModel, TrainError> {
         let (rank, steps) = (self.rank(), self.steps());
-        let state = match self.saving.whole.gathered {
+        let state = match self.whole.gathered {
             Some(whole) => whole,
             None if self.divides_weights() => {
                 return Err(TrainError::Impossible {

@@ -22,18 +22,17 @@ pub(super) fn count(files: &[ParsedFile], counted: &mut CountedFindings) {
         let has_children = items.iter().any(is_child_module);
         for item in items {
             match item {
-                syn::Item::Struct(item) => {
+                syn::Item::Struct(item) if !is_data(item) => {
                     let fields = item.fields.len();
                     let is_private =
                         |field: &&syn::Field| matches!(field.vis, syn::Visibility::Inherited);
                     let private = item.fields.iter().filter(is_private).count();
-                    let is_wide = fields > FIELDS_MAX && !is_data(item);
                     let place =
                         || file.place(item.ident.span(), format!("{} has {fields}", item.ident));
-                    if is_wide && has_methods(items, &item.ident) {
+                    if fields > FIELDS_MAX && has_methods(items, &item.ident) {
                         structs.push(place());
                     }
-                    if has_children && private > PRIVATE_FIELDS_MAX && !is_data(item) {
+                    if has_children && private > PRIVATE_FIELDS_MAX {
                         shared.push(place());
                     }
                 }
