@@ -1,4 +1,4 @@
-//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | hashes | soak | fuzz | dist`.
+//! Tools for contributors: `cargo xtask verify | fix | tidy | test | outside | hashes | soak | fuzz | dist | wheel`.
 
 #![expect(
     clippy::print_stdout,
@@ -20,6 +20,7 @@ mod stores;
 mod suites;
 mod tidy;
 mod trackers;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -38,11 +39,13 @@ cargo xtask <command>
   verify   run the tests, check formatting, clippy (warnings are errors) and documentation; never writes
   fix      format the code, apply clippy's suggestions, accept the public interface of the library
   accept   accept the public interface of the library alone, in a second
-  outside  run only the tests of the packages outside the workspace: models of locks, use from Python
+  outside  run only the tests of the packages outside the workspace: models of locks
   hashes   train small models in every way, and compare their bits with the recorded ones (--accept records them)
   soak     train while workers are killed and stopped, and compare with an undisturbed run
   fuzz     run each fuzz target for a minute
   dist     build a release binary for glibc 2.28 and newer, with its checksum
+  python   build the Python package and run only its tests
+  wheel    build the Python package, with the command in it, into target/wheels
   tidy     check crate dependencies, sizes, names, language, and names used in the documentation;
            tidy COUNT lists the findings of a count that may only fall (xtask/src/tidy/limits.txt)";
 
@@ -60,6 +63,8 @@ fn main() -> ExitCode {
         },
         "outside" => outside::test().map(drop),
         "dist" => dist::dist(),
+        "wheel" => wheel::build_and_tell(),
+        "python" => outside::target().and_then(|target| wheel::test(&target).map(drop)),
         "hashes" => hashes(&arguments.collect::<Vec<_>>()),
         "fuzz" => fuzz::command(&arguments.collect::<Vec<_>>()),
         "soak" => soak::soak(&arguments.collect::<Vec<_>>()),
@@ -166,6 +171,9 @@ fn test() -> Result<()> {
         "cargo xtask test",
         || models::test(&target),
     );
+    steps.run("Python package", "cargo xtask python", || {
+        wheel::test(&target)
+    });
     steps.run(
         "packages outside the workspace",
         "cargo xtask outside",

@@ -1,4 +1,4 @@
-//! Packages outside the workspace, whose dependencies would change its build: models of locks, use from Python;
+//! Packages outside the workspace, whose dependencies would change its build: models of locks;
 //! and the system programs that tests need.
 
 use std::path::{Path, PathBuf};
@@ -6,26 +6,20 @@ use std::process::{Command, Output};
 
 use anyhow::{Context, Result, bail};
 
-use crate::steps::{self, Outcome};
+use crate::steps::Outcome;
 use crate::{cargo, python, root};
 
 /// The locks of `Work` under a model checker.
 const SCHEDULES: &str = "crates/comm/tests/schedules/Cargo.toml";
-/// Process groups as a Python module.
-const PYTHON: &str = "crates/comm/tests/python";
 /// The program that installs numpy and torch.
 const PREPARE: &str = "benchmarks/prepare_torch.py";
 /// Its exit code where nothing can be downloaded.
 const UNREACHABLE: i32 = 3;
-/// The oldest Python that loads the module: `abi3-py310`.
+/// The oldest Python for which there is a torch.
 const PYTHON_MIN: (u32, u32) = (3, 10);
 
 /// All manifests that the workspace's commands do not reach.
-pub(crate) const MANIFESTS: [&str; 3] = [
-    SCHEDULES,
-    "crates/comm/tests/python/Cargo.toml",
-    "fuzz/Cargo.toml",
-];
+pub(crate) const MANIFESTS: [&str; 2] = [SCHEDULES, "fuzz/Cargo.toml"];
 
 /// Returns cargo's target folder.
 pub(crate) fn target() -> Result<PathBuf> {
@@ -42,41 +36,14 @@ pub(crate) fn target() -> Result<PathBuf> {
     )?))
 }
 
-/// Tests all of these packages. The part that needs Python is skipped, with the reason, where there is none.
+/// Tests the models of locks.
 pub(crate) fn test() -> Result<Outcome> {
     let target = target()?;
     let folder = target
         .to_str()
         .context("the target folder's name is text")?;
-    let shared = ["--release", "--target-dir", folder, "--manifest-path"];
-    let with = |command: &'static str, manifest: &'static str| {
-        let mut arguments = vec![command];
-        arguments.extend(shared);
-        arguments.push(manifest);
-        cargo(&arguments)
-    };
-    with("test", SCHEDULES)?;
-    let python = match python_with_torch(&target)? {
-        Ok(python) => python,
-        Err(reason) => return steps::skip_or_fail(format!("use from Python: {reason}")),
-    };
-    with("build", MANIFESTS[1])?;
-    let modules = target.join("python-modules");
-    std::fs::create_dir_all(&modules)?;
-    std::fs::copy(
-        target.join("release/libronde_spike.so"),
-        modules.join("ronde_spike.abi3.so"),
-    )
-    .context("placing the module")?;
-    let status = python
-        .command()
-        .arg(root().join(PYTHON).join("check.py"))
-        .env("PYTHONPATH", modules)
-        .status()
-        .context("starting Python")?;
-    if !status.success() {
-        bail!("the use from Python failed ({status})");
-    }
+    let options = ["--release", "--target-dir", folder, "--manifest-path"];
+    cargo(&[&["test"], &options[..], &[SCHEDULES]].concat())?;
     Ok(Outcome::Passed)
 }
 

@@ -20,6 +20,12 @@ pub(crate) struct Source {
     pub(crate) text: String,
 }
 
+/// Returns whether a file is Rust code of a package of the workspace.
+fn is_workspace_code(name: &str) -> bool {
+    let folders = ["crates/", "python/", "xtask/"];
+    name.ends_with(".rs") && folders.iter().any(|folder| name.starts_with(folder))
+}
+
 /// Runs all checks and prints each problem on a line of its own.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let files = read_all(root)?;

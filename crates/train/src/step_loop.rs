@@ -9,7 +9,7 @@
 use ronde_core::batch::BatchPlan;
 use ronde_core::exact::TreeSum;
 use ronde_core::shards::ShardPlan;
-use ronde_core::{Buffer, CollectivesExt, Operation, Rank, Recovery, Shard, weight_hash};
+use ronde_core::{Buffer, CollectivesExt, Operation, Rank, Recovery, Shard, Step, weight_hash};
 use ronde_protocol::transaction::{CommittedStep, OpenStep, ShardReport};
 
 use crate::error::TrainError;
@@ -70,6 +70,12 @@ pub struct ComputeStep {
 }
 
 impl ComputeStep {
+    /// Returns the number of the step.
+    #[must_use]
+    pub fn step(&self) -> Step {
+        self.open.step()
+    }
+
     /// Returns the shards of this rank, in order; a spare worker has none.
     #[must_use]
     pub fn shards(&self) -> Vec<ShardSamples> {

@@ -93,6 +93,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "ronde-submit",
         &["ronde-core", "ronde-clock", "ronde-identity"],
     ),
+    ("ronde-python", &["ronde"]),
     ("ronde-sweep", &["ronde-core", "ronde-report"]),
     (
         "ronde-planner",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use regex::Regex;
 
-use super::Source;
+use super::{Source, is_workspace_code};
 
 /// Names that may be defined in several modules, because the module qualifies them.
 const QUALIFIED: &[&str] = &["Error", "Config", "Settings", "Builder"];
@@ -47,15 +47,14 @@ pub(crate) fn problems(files: &[Source]) -> Vec<String> {
 }
 
 fn is_production(name: &str) -> bool {
-    let is_rust =
-        name.ends_with(".rs") && (name.starts_with("crates/") || name.starts_with("xtask/"));
     let is_test = name.split('/').any(|part| {
         matches!(
             part,
             "tests" | "testing" | "examples" | "tests.rs" | "testing.rs"
         ) || part.ends_with("_tests.rs")
     });
-    is_rust && !is_test
+    // Classes of the Python package have the names of what they wrap.
+    is_workspace_code(name) && !name.starts_with("python/") && !is_test
 }
 
 /// Returns name and line of each type that the file defines before its tests.

@@ -1,6 +1,6 @@
 //! Sizes of files and functions, module documentation, and the contents of `lib.rs`.
 
-use super::Source;
+use super::{Source, is_workspace_code};
 
 const FILE_LINES_MAX: usize = 800;
 const FUNCTION_LINES_MAX: usize = 70;
@@ -10,10 +10,9 @@ const LONG_FUNCTIONS: &[(&str, &str)] = &[];
 
 /// Returns one sentence for each problem found in the Rust files.
 pub(crate) fn problems(files: &[Source]) -> Vec<String> {
-    let in_workspace = |name: &str| name.starts_with("crates/") || name.starts_with("xtask/");
     files
         .iter()
-        .filter(|file| in_workspace(&file.name) && file.name.ends_with(".rs"))
+        .filter(|file| is_workspace_code(&file.name))
         .flat_map(|file| check(&file.name, &file.text))
         .collect()
 }

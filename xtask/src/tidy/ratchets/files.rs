@@ -3,7 +3,7 @@
 use proc_macro2::Span;
 use syn::visit::Visit;
 
-use super::Source;
+use crate::tidy::{Source, is_workspace_code};
 
 /// A file without its tests.
 pub(super) struct ParsedFile {
@@ -17,8 +17,11 @@ pub(super) struct ParsedFile {
 
 /// Returns whether a file is code of a crate, and not a test.
 pub(super) fn is_counted(name: &str) -> bool {
-    let is_code = name.starts_with("crates/") && name.contains("/src/") && name.ends_with(".rs");
-    is_code && !name.contains("/tests/") && !name.ends_with("/tests.rs")
+    let is_code = is_workspace_code(name) && name.contains("/src/");
+    is_code
+        && !name.starts_with("xtask/")
+        && !name.contains("/tests/")
+        && !name.ends_with("/tests.rs")
 }
 
 impl ParsedFile {

@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use ronde_comm::{GroupConfig, ProcessGroup, TransportChoice, bind};
-use ronde_core::{Buffer, CollectiveError, Collectives, Element, GroupRank, Operation, ReduceOp};
+use ronde::comm::{GroupConfig, ProcessGroup, TransportChoice, bind};
+use ronde::core::{Buffer, CollectiveError, Collectives, GroupRank, Operation, ReduceOp};
 
-use crate::lent::lend;
+use crate::memory::View;
 
 /// How often the main thread checks for signals while it waits.
 const LOOK: Duration = Duration::from_millis(50);
@@ -116,13 +115,11 @@ impl Group {
         let op = ops
             .find(|known| known.to_string() == op)
             .ok_or_else(|| PyValueError::new_err(format!("invalid operator `{op}`")))?;
-        let view = if array.is_instance_of::<PyUntypedArray>() {
-            array.clone()
-        } else {
-            array.call_method0("numpy")?
+        let view = match array.hasattr("__array_interface__")? || !array.hasattr("numpy")? {
+            true => View::writable(array)?,
+            false => View::writable(&array.call_method0("numpy")?)?,
         };
-        let array = view.cast::<PyUntypedArray>()?;
-        all_reduce_any(&group, array, op)
+        all_reduce_view(&group, array.py(), view, op)
     }
 
     /// Ends every wait on all ranks.
@@ -158,57 +155,27 @@ impl Drop for Group {
     }
 }
 
-/// Reduces by the element type of the array.
-fn all_reduce_any(
+/// Reduces a view where it lies.
+fn all_reduce_view(
     group: &ProcessGroup,
-    array: &Bound<'_, PyUntypedArray>,
+    py: Python<'_>,
+    mut view: View,
     op: ReduceOp,
 ) -> PyResult<()> {
-    macro_rules! of_type {
-        ($($t:ty),*) => {
-            $(if let Ok(array) = array.cast::<PyArrayDyn<$t>>() {
-                return all_reduce_typed(group, array, op);
-            })*
-        };
-    }
-    of_type!(f64, f32, half::f16, i64, i32, u32, u8);
-    let dtype = array.dtype();
-    Err(PyTypeError::new_err(format!(
-        "arrays of {dtype} cannot be reduced"
-    )))
-}
-
-fn all_reduce_typed<T: numpy::Element + Element>(
-    group: &ProcessGroup,
-    array: &Bound<'_, PyArrayDyn<T>>,
-    op: ReduceOp,
-) -> PyResult<()> {
-    let py = array.py();
-    let wrong = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
-    // Other users of numpy's borrow checker cannot access it meanwhile.
-    let mut borrowed = array.try_readwrite().map_err(|error| wrong(&error))?;
-    let values = borrowed.as_slice_mut().map_err(|error| wrong(&error))?;
-    let place = values.as_ptr().cast::<u8>();
     #[expect(unsafe_code, reason = "lending instead of copying")]
-    // SAFETY: the array is borrowed here, which keeps it alive and in place, and this function does
-    // not return before the loan has ended, or else keeps the array for ever.
-    let (buffer, loan) = unsafe { lend(values) };
+    // SAFETY: this function does not return before the loan has ended, or else keeps the view for ever. That no other thread of
+    // the program uses the array meanwhile is the caller's part, as with every function of numpy that gives up the lock.
+    let (buffer, loan) = unsafe { view.lend() };
     let operation = Operation::AllReduce(op);
     let outcome = interruptible(py, group, operation, buffer).map(|result| {
-        if result.bytes().as_ptr() == place {
-            return None;
-        }
-        Some(result)
+        view.fill(&result);
     });
     let is_back = py.detach(move || loan.ended_within(BACK_MAX));
     if !is_back {
         // It must not be freed while another thread may write to it.
-        std::mem::forget(array.clone());
+        std::mem::forget(view);
     }
-    if let Some(elsewhere) = outcome? {
-        values.copy_from_slice(elsewhere.as_slice());
-    }
-    Ok(())
+    outcome
 }
 
 /// Runs an operation without the interpreter's lock. On the main thread, where Python handles

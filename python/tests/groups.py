@@ -14,14 +14,14 @@ LIMIT_S = 120
 
 def join(rank, groups=1, **options):
     """Tells the parent where this rank listens and joins `groups` groups."""
-    import ronde_spike
+    import ronde
 
     joined = []
     for _ in range(groups):
-        listener = ronde_spike.Listener()
+        listener = ronde.Listener()
         print(listener.address, flush=True)
         peers = sys.stdin.readline().split()
-        joined.append(ronde_spike.Group.connect(rank, peers, listener, **options))
+        joined.append(ronde.Group.connect(rank, peers, listener, **options))
     return joined
 
 
@@ -60,13 +60,13 @@ def refused(group, np):
         (fixed, ValueError),
         (np.zeros(3, dtype="c16"), TypeError),
         (np.zeros(3, dtype=">f8"), TypeError),
-        ([1.0, 2.0], AttributeError),
+        ([1.0, 2.0], TypeError),
     ]
     for array, kind in cases:
         try:
             group.all_reduce(array)
-        except kind:
-            pass
+        except kind as error:
+            assert str(error)
         else:
             raise AssertionError(f"{array!r} was not refused")
     one = np.ones(1)
@@ -170,7 +170,7 @@ def interrupted(rank):
     (group,) = join(rank)
     assert signal.getsignal(signal.SIGINT) is handler is signal.default_int_handler
     array = np.ones(1000)
-    group.all_reduce(array)  # A first call loads numpy's interface; an import does not bear the signal.
+    group.all_reduce(array)
     if rank == 1:
         assert sys.stdin.readline() == "interrupted\n"
     try:
