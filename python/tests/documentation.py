@@ -33,10 +33,10 @@ def main():
             with tempfile.TemporaryDirectory() as folder:
                 program = Path(folder, f"{name}.py")
                 program.write_text(code)
-                outputs = [output_of(ronde, program, workers, *options) for workers in (1, 2, 3)]
-            assert outputs[0] == outputs[1] == outputs[2], f"{name}: {outputs}"
-            print(f"python: {page.name}, {name}.py on 1, 2, 3 workers: {outputs[0][-1]}", flush=True)
-    assert found >= 3, f"only {found} programs"
+                outputs = [output_of(ronde, program, workers, *options) for workers in (1, 3)]
+            assert outputs[0] == outputs[1], f"{name}: {outputs}"
+            print(f"python: {page.name}, {name}.py on 1 and 3 workers: {outputs[0][-1]}", flush=True)
+    assert found >= 4, f"only {found} programs"
 
 
 if __name__ == "__main__":

@@ -106,29 +106,62 @@ def gpt():
     return Gpt()
 
 
-def train(model, loader, loss_of, optimizer_of, steps=STEPS, clip=None, **options):
-    """Trains some steps and returns the hash of the model and the means of the last step."""
+def train(way, build, loader, loss_of, optimizer_of, clip=None, divide=None, bucket_mib=25.0, **options):
+    """Trains some steps and returns the hash of the model and the mean of the last step. `way` is the wrapper's name, `divide` applies
+    `fully_shard`, and `loader` has the arguments of a ShardLoader."""
     import torch
 
     import ronde.torch as rt
 
-    model = rt.ExactDataParallel(model, loader.batches.shards, seed=7, **options)
+    is_divided = way == "ExactFSDP"
+    rank = torch.distributed.get_rank()
+    # With replicas, only the first worker begins with the weights that the others get from it.
+    torch.manual_seed(0 if is_divided else rank)
+    loader = rt.ShardLoader(seed=2, interleaved=is_divided, **loader)
+    model = build()
+    if is_divided:
+        divide(model)
+        torch.manual_seed(9)
+    else:
+        options["bucket_mib"] = bucket_mib
+    model = getattr(rt, way)(model, loader.batches.shards, seed=7, **options)
     optimizer = optimizer_of(model.parameters())
     done = 0
-    while done < steps:
+    while done < STEPS:
         for batch in loader:
             for data in model.shards(batch):
                 loss = loss_of(model, data)
                 model.report(loss=loss)
                 loss.backward()
             if clip:
-                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+                rt.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             optimizer.zero_grad()
             done += 1
-            if done == steps:
+            if done == STEPS:
                 break
     return rt.model_hash(model), model.mean("loss").hex()
+
+
+def both_ways(*arguments, are_equal=True, **options):
+    """Trains with replicas and with divided parameters."""
+    build, loader, *others = arguments
+    found = [train(way, build, dict(loader), *others, **options) for way in ("ExactDataParallel", "ExactFSDP")]
+    assert not are_equal or found[0] == found[1], f"divided parameters: {found}"
+    return found[0] if are_equal else found[0] + found[1]
+
+
+def layer_by_layer(*kinds, **options):
+    """Divides each module of a kind by itself, with options, then the rest."""
+    from torch.distributed.fsdp import fully_shard
+
+    def divide(model):
+        for module in list(model.modules()):
+            if isinstance(module, kinds):
+                fully_shard(module, **options)
+        fully_shard(model)
+
+    return divide
 
 
 def of_images(model, data):
@@ -152,57 +185,58 @@ def of_texts(model, data):
 def an_mlp():
     import torch
 
-    import ronde.torch as rt
-
-    loader = rt.ShardLoader(images(150), batch=64, shards=8, seed=2)
-    return train(mlp(), loader, of_images, lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), bucket_mib=0.02)
+    loader = {"dataset": images(150), "batch": 64, "shards": 8}
+    optimizer = lambda p: torch.optim.SGD(p, 0.1, momentum=0.9)
+    return both_ways(mlp, loader, of_images, optimizer, bucket_mib=0.02, divide=layer_by_layer(torch.nn.Linear))
 
 
 def uneven_shards():
     """7 shards of a batch that they do not divide, and a last batch with fewer samples than shards."""
     import torch
 
-    import ronde.torch as rt
-
-    loader = rt.ShardLoader(images(150), batch=73, shards=7, seed=2, drop_last=False, num_workers=1)
-    return train(mlp(), loader, of_images, lambda p: torch.optim.AdamW(p, 1e-2))
+    loader = {"dataset": images(150), "batch": 73, "shards": 7, "drop_last": False, "num_workers": 1}
+    return both_ways(mlp, loader, of_images, lambda p: torch.optim.AdamW(p, 1e-2), divide=layer_by_layer())
 
 
 def batch_norms():
+    """Parameters without a gradient have none with replicas, and zeros if they are divided."""
     import torch
 
-    import ronde.torch as rt
-
-    loader = rt.ShardLoader(images(64), batch=32, shards=7, seed=2)
-    options = {"weight_decay": 0.1, "foreach": True}
-    return train(convolutions(), loader, of_images, lambda p: torch.optim.AdamW(p, 1e-2, **options), bucket_mib=0.001)
+    loader = {"dataset": images(64), "batch": 32, "shards": 7}
+    optimizer = lambda p: torch.optim.AdamW(p, 1e-2, weight_decay=0.1, foreach=True)
+    divide = layer_by_layer(torch.nn.Sequential)
+    return both_ways(convolutions, loader, of_images, optimizer, bucket_mib=0.001, divide=divide, are_equal=False)
 
 
 def a_gpt():
     import torch
 
-    import ronde.torch as rt
-
-    loader = rt.ShardLoader(texts(80), batch=40, shards=8, seed=2)
+    loader = {"dataset": texts(80), "batch": 40, "shards": 8}
     optimizer = lambda p: torch.optim.AdamW(p, 1e-2)
-    return train(gpt(), loader, of_texts, optimizer, clip=0.5, reduction="sum", bucket_mib=0.02)
+    divide = layer_by_layer(torch.nn.TransformerEncoderLayer)
+    return both_ways(gpt, loader, of_texts, optimizer, clip=0.5, reduction="sum", bucket_mib=0.02, divide=divide)
 
 
 def a_gpt_in_bf16():
-    """Autocast, and parameters of two types."""
+    """Autocast and parameters of two types; divided parameters that compute in bf16."""
     import torch
+    from torch.distributed.fsdp import MixedPrecisionPolicy
 
-    import ronde.torch as rt
+    def build():
+        model = gpt()
+        model.blocks[1].linear1.bfloat16()
+        return model
 
-    model = gpt()
-    model.blocks[1].linear1.bfloat16()
-    loader = rt.ShardLoader(texts(80), batch=40, shards=8, seed=2)
-
-    def loss_of(model, data):
+    def with_autocast(model, data):
         with torch.autocast("cpu", torch.bfloat16):
             return of_texts(model, data)
 
-    return train(model, loader, loss_of, lambda p: torch.optim.SGD(p, 0.1), reduction="sum")
+    loader = {"dataset": texts(80), "batch": 40, "shards": 8}
+    optimizer = lambda p: torch.optim.SGD(p, 0.1)
+    short = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32, output_dtype=torch.float32)
+    divide = layer_by_layer(torch.nn.TransformerEncoderLayer, mp_policy=short)
+    replicas = train("ExactDataParallel", build, dict(loader), with_autocast, optimizer, reduction="sum")
+    return replicas + train("ExactFSDP", gpt, dict(loader), of_texts, optimizer, reduction="sum", divide=divide)
 
 
 def wrong_use():
@@ -286,9 +320,80 @@ def wrong_use():
         # With several workers, some would have begun to send.
         model = wrap(Counts())
         refused("the buffer 'calls'", RuntimeError, step)
+    divided_wrongly(refused, loader)
+    checked(refused)
     torch.use_deterministic_algorithms(False)
     refused("ronde.torch.deterministic()", RuntimeError, lambda: wrap(mlp()))
     return ("refused",)
+
+
+def divided_wrongly(refused, loader):
+    """Wrong use of divided parameters."""
+    import torch
+    from torch import nn
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    import ronde.torch as rt
+
+    size = torch.distributed.get_world_size()
+    torch.manual_seed(0)
+    refused("is not divided", ValueError, lambda: rt.ExactFSDP(mlp(), 8))
+    part = mlp()
+    fully_shard(part[1])
+    refused("4.weight is not divided", ValueError, lambda: rt.ExactFSDP(part, 8))
+    replicated = fully_shard(mlp(), mesh=init_device_mesh("cpu", (size, 1), mesh_dim_names=("replicas", "parts")))
+    refused("a mesh of 2 dimensions", ValueError, lambda: rt.ExactFSDP(replicated, 8))
+    columns = fully_shard(nn.Linear(60, 60, bias=False), shard_placement_fn=lambda value: torch.distributed.tensor.Shard(value.dim() - 1))
+    refused("along their first dimension", ValueError, lambda: rt.ExactFSDP(columns, 8))
+    model = rt.ExactFSDP(fully_shard(mlp()), 8)
+    x, y = torch.ones(2, 3, 12, 9), torch.zeros(2, dtype=torch.int64)
+    refused("outside of the loop", RuntimeError, lambda: of_images(model, (x, y)).backward())
+    if size > 1:
+        refused("interleaved=True", ValueError, lambda: list(rt.ExactFSDP(fully_shard(mlp()), 8).shards(next(iter(loader)))))
+        torch.manual_seed(torch.distributed.get_rank())
+        refused("torch.initial_seed()", RuntimeError, lambda: rt.ExactFSDP(fully_shard(mlp()), 8))
+
+
+def checked(refused):
+    """`check_model` names the module that would give other bits."""
+    import torch
+    from torch import nn
+
+    import ronde.torch as rt
+
+    generator = torch.Generator().manual_seed(5)
+
+    class Noise(torch.autograd.Function):
+        @staticmethod
+        def forward(context, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            return gradient + torch.rand(gradient.shape, generator=generator)
+
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return Noise.apply(super().forward(x))
+
+    class Remembers(nn.Module):
+        calls = 0
+
+        def forward(self, x):
+            self.calls += 1
+            return x + self.calls
+
+    first, second = (torch.arange(4.0) + number for number in range(2))
+    check = lambda *layers: rt.check_model(nn.Sequential(*layers), lambda model, x: model(x).sum(), [first, second])
+    check(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+    refused("the gradient of '1.bias'", RuntimeError, lambda: check(nn.Linear(4, 4), Noisy(4, 4)))
+    refused("the output of '1' differs", RuntimeError, lambda: check(nn.Linear(4, 4), Remembers()))
+    norms = nn.Sequential(nn.Unflatten(0, (4, 1)), nn.BatchNorm1d(1))
+    before = {name: value.clone() for name, value in norms.state_dict().items()}
+    rt.check_model(norms, lambda model, x: model(x).square().sum(), [first, second])
+    assert all(torch.equal(value, before[name]) for name, value in norms.state_dict().items())
+    refused("needs 2", ValueError, lambda: rt.check_model(norms, None, [first]))
 
 
 def like_one_backward():

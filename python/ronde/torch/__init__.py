@@ -8,7 +8,7 @@
     for batch in rt.ShardLoader(dataset, batch=256, shards=8, seed=1):
         for x, y in model.shards(batch):              # this worker's logical shards, a micro-batch each
             loss_fn(model(x), y).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rt.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
     print(rt.model_hash(model))
@@ -18,17 +18,23 @@ gradients of its shards one by one, and they are added along a binary tree whose
 trained bits are the same on 1, 2, 3 or 8 workers.
 """
 
+from ronde.torch._check import check_model
 from ronde.torch._data import ShardBatch, ShardLoader
 from ronde.torch._elastic import ElasticTraining
 from ronde.torch._environment import deterministic
 from ronde.torch._exact import ExactDataParallel
+from ronde.torch._fsdp import ExactFSDP
 from ronde.torch._hash import model_hash
+from ronde.torch._norm import clip_grad_norm_
 
 __all__ = [
     "ElasticTraining",
     "ExactDataParallel",
+    "ExactFSDP",
     "ShardBatch",
     "ShardLoader",
+    "check_model",
+    "clip_grad_norm_",
     "deterministic",
     "model_hash",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -16,7 +17,9 @@ from ronde.torch._seeds import kept_generators, seed_all, seed_of
 class ShardBatch:
     """A global batch: `ExactDataParallel.shards` gives its micro-batches."""
 
-    def __init__(self, step: int, epoch: int, counts: list[int], mine: range, data: Iterator[Any]) -> None:
+    def __init__(
+        self, step: int, epoch: int, counts: list[int], mine: range, data: Iterator[Any], load_other: Callable[[int], Any] | None = None
+    ) -> None:
         #: The number of the step, from 0 over all epochs.
         self.step = step
         #: The number of the epoch, from 0.
@@ -26,6 +29,7 @@ class ShardBatch:
         #: The logical shards of this worker.
         self.mine = mine
         self._data = data
+        self._load_other = load_other
         self._taken = 0
         self._is_over = False
 
@@ -44,6 +48,11 @@ class ShardBatch:
             if self.counts[shard] > 0:
                 self._taken += 1
                 yield shard, next(self._data)
+
+    def other(self) -> Any:
+        """Returns the data of some shard, of any worker."""
+        assert self._load_other is not None
+        return self._load_other(next(shard for shard, count in enumerate(self.counts) if count > 0))
 
     def skip(self) -> None:
         """Drops the shards that were not taken."""
@@ -90,7 +99,8 @@ class ShardLoader:
     """Loads a data set in batches that are divided into logical shards. The order depends on `seed` alone, each `for` loop runs over one
     epoch, and the next one continues with the next epoch.
 
-    `dataset` has a length, and items by number. `batch` is the number of samples of a step over all workers. Further arguments, such as
+    `dataset` has a length, and items by number. `batch` is the number of samples of a step over all workers. With `interleaved`, which
+    `ExactFSDP` needs, one of n workers loads every n-th shard; without it, which `ExactDataParallel` needs, a range of them. Further arguments, such as
     `num_workers`, `collate_fn` or `pin_memory`, are those of `torch.utils.data.DataLoader`.
     """
 
@@ -103,6 +113,7 @@ class ShardLoader:
         seed: int = 0,
         shuffle: bool = True,
         drop_last: bool = True,
+        interleaved: bool = False,
         group: dist.ProcessGroup | None = None,
         **options: Any,
     ) -> None:
@@ -112,7 +123,8 @@ class ShardLoader:
         samples = len(dataset)  # type: ignore[arg-type]
         self.batches = Batches(samples, batch, shards, seed=seed, shuffle=shuffle, drop_last=drop_last)
         self._dataset = _ShardDataset(dataset, seed)
-        self._members = Members(group)
+        members = Members(group)
+        self._mine = members.assignment(shards, interleaved)[members.rank]
         self._options = options
         self._next = 0
 
@@ -137,15 +149,21 @@ class ShardLoader:
         epoch_steps = len(self)
         end = (self._next // epoch_steps + 1) * epoch_steps
         steps = range(self._next, end)
-        mine = self._members.shards(self.batches.shards)
+        mine = self._mine
         requests = ShardRequests(self.batches, steps, mine)
         data = iter(self.load(requests))
         for step in steps:
             counts = self.batches.counts(step)
-            batch = ShardBatch(step, self.batches.epoch(step), counts, mine, data)
+            batch = ShardBatch(step, self.batches.epoch(step), counts, mine, data, functools.partial(self._load_one, step))
             self._next = step + 1
             yield batch
             batch.skip()
+
+    def _load_one(self, step: int, shard: int) -> Any:
+        """Loads the data of one shard in this process."""
+        request = [step, shard, *self.batches.samples(step, shard)]
+        options = {name: value for name, value in self._options.items() if name in ("collate_fn", "pin_memory")}
+        return next(iter(DataLoader(self._dataset, batch_sampler=[request], **options)))
 
     def load(self, requests: Any) -> DataLoader[Any]:
         """Returns a loader for requests: lists of a step, a shard and the samples."""

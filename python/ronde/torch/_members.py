@@ -17,14 +17,13 @@ class Members:
         if self.rank < 0:
             raise ValueError("this process is not a member of the group")
 
-    def shards(self, shards: int, rank: int | None = None) -> range:
-        """Returns the logical shards of a worker, this one by default: as even as possible, the first ones have one more. Workers
-        that exceed the number of shards have none."""
-        place = self.rank if rank is None else rank
+    def assignment(self, shards: int, interleaved: bool) -> list[range]:
+        """Returns the logical shards of each worker: ranges as even as possible, the first ones longer by one; or interleaved, every n-th
+        shard for n workers. Workers that exceed the number of shards have none."""
+        if interleaved:
+            return [range(rank, shards, self.size) for rank in range(self.size)]
         computing = min(self.size, shards)
-        if place >= computing:
-            return range(0)
-        return even_range(shards, computing, place)
+        return [even_range(shards, computing, rank) if rank < computing else range(0) for rank in range(self.size)]
 
     def agree(self, what: dict[str, object]) -> None:
         """Compares facts that all workers must share.

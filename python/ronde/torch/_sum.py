@@ -14,6 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ronde.torch._data import ShardBatch
 from ronde.torch._gradients import Bucket
 from ronde.torch._members import Members
 from ronde.torch._tree import Node, TreeSum, cover, leaf
@@ -23,12 +24,12 @@ class BucketSum:
     """The sum of one bucket. Cost for `n` bytes and a number of workers that divides the shards as powers of two: as many bytes as a plain
     all-reduce, and memory for at most `log2(shards) + 3` copies of the bucket."""
 
-    def __init__(self, bucket: Bucket, shards: int, members: Members) -> None:
+    def __init__(self, bucket: Bucket, assignment: list[range], members: Members) -> None:
         self.bucket = bucket
-        self._shards = shards
         self._members = members
-        runs = [members.shards(shards, rank) for rank in range(members.size)]
-        self._nodes: list[list[Node]] = [cover(run.start, run.stop, shards) for run in runs]
+        shards = sum(map(len, assignment))
+        self._shards = shards
+        self._nodes: list[list[Node]] = [cover(mine, shards) for mine in assignment]
         self._tree = TreeSum(shards)
         self._finish = TreeSum(shards)
         self._sent: list[torch.Tensor] = []
@@ -48,6 +49,12 @@ class BucketSum:
         flat = self._tree.memory(self.bucket.size, self.bucket.tensors[0])
         self.bucket.fill(flat, values, weight)
         self._tree.add(leaf(shard, self._shards), flat)
+
+    def add_empty_shards(self, batch: ShardBatch) -> None:
+        """Adds zeros for the shards of this worker that have no samples."""
+        for shard in batch.mine:
+            if batch.counts[shard] == 0:
+                self.add(shard, [None] * len(self.bucket.tensors), 1)
 
     def start(self) -> None:
         """Sends the subtrees of this worker. All workers start the sums of their buckets in the same order."""

@@ -1,7 +1,7 @@
 """The order of the exact sum: a binary tree over logical shards, the same as that of ronde's core.
 
-A node of level `l` and number `i` is the sum of the shards `i << l` to `(i + 1) << l`. A worker with a contiguous range of shards adds
-the complete subtrees inside it, and the worker that owns a slice of the gradient adds the subtrees of all.
+A node of level `l` and number `i` is the sum of the shards `i << l` to `(i + 1) << l`. A worker adds
+the complete subtrees of its shards, and the worker that owns a slice of the gradient adds the subtrees of all.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ def _parent(node: Node, shards: int) -> Node:
     return _lifted(Node(node.level + 1, node.number // 2), shards)
 
 
-def cover(first: int, end: int, shards: int) -> list[Node]:
-    """Returns the largest subtrees that hold exactly the shards `first` to `end`, in the order of shards."""
+def cover(mine: range, shards: int) -> list[Node]:
+    """Returns the largest subtrees that hold exactly the shards of a worker, in the order of shards."""
     stack: list[Node] = []
-    for shard in range(first, end):
+    for shard in mine:
         node = leaf(shard, shards)
         while node.number % 2 == 1 and stack and stack[-1] == Node(node.level, node.number - 1):
             stack.pop()
